@@ -1,4 +1,4 @@
 """Benchmarks: each file has ``run() -> dict``; ``run.py`` runs them."""
 
-# First: it sets how torch's threads wait, which torch reads when it is imported.
+# Imported first: it sets the wait policy of threads, which torch reads on import.
 import epifalcon  # noqa: F401

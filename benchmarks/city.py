@@ -1,4 +1,4 @@
-"""The synthetic city against people in a plain Python loop."""
+"""The synthetic city against a plain Python loop over people."""
 
 import time
 
@@ -15,8 +15,8 @@ LARGER = CitySettings(people=15_738, regions=3_127)
 def run() -> dict[str, object]:
     """Seconds to build a city of the Larger size, ours and the plain loop.
 
-    The loop makes the same city bit for bit. Its people are timed on 150 of
-    15,738 and scaled; its preparation, which is also ours, is timed whole.
+    The loop produces the same city, bit for bit. It is timed on 150 of 15,738 people
+    and scaled; the preparation, which both share, is timed completely.
     """
     build_city(CitySettings(people=64, regions=64), np.random.default_rng(0))
     ours = min(_seconds_of_ours() for _ in range(REPEATS))

@@ -1,10 +1,9 @@
 """A round over 1, 2, 4 and 8 sites at Larger size, against the round in one process.
 
-A real server and real sites over mutual TLS on loopback, all on this machine: the
-sites share its processors, which on machines of their own they would not. Without
-privacy and in the default precision. The fastest round of each is compared, because
-others share the machine in some of them. Parameters and scores must agree with those
-of one process, as far as single precision goes, before anything is reported.
+A real server and real sites over mutual TLS on loopback; the sites share the cores of
+one machine. Without privacy and in the default precision. The fastest rounds are
+compared, since other work disturbs some of them. Before results are reported,
+parameters and scores must agree with those of one process in single precision.
 """
 
 import tempfile
@@ -21,8 +20,8 @@ from epifalcon.studies.federation_rehearsal import (
 _ROUNDS = 12
 _SITES = (1, 2, 4, 8)
 _MOST_APART = 1e-4
-# The region model is fitted once, by the server alone: no part of a round.
-_WORDS = ("region.macro_cases=none",)
+# The region model is fitted once by the server and is not part of a round.
+_OVERRIDES = ("region.macro_cases=none",)
 
 
 def run(preset: str = "larger-sars") -> dict[str, Any]:
@@ -34,18 +33,18 @@ def run(preset: str = "larger-sars") -> dict[str, Any]:
         "ours": four["seconds"],
         "peer": four["in_process_seconds"],
         "ratio": four["in_process_seconds"] / four["seconds"],
-        "unit": "s a round",
+        "unit": "s per round",
         "times_in_process": four["seconds"] / four["in_process_seconds"],
         "sites": found,
     }
 
 
 def _one(preset: str, sites: int) -> dict[str, float]:
-    experiment = federated_experiment(preset, "falcon", _WORDS, rounds=_ROUNDS)
+    experiment = federated_experiment(preset, "falcon", _OVERRIDES, rounds=_ROUNDS)
     rules = SiteRules(least_sites=sites)
-    wanted = Rehearsal(experiment=experiment, sites=sites, rules=rules)
+    rehearsal = Rehearsal(experiment=experiment, sites=sites, rules=rules)
     with tempfile.TemporaryDirectory() as folder:
-        found = rehearse(wanted, Path(folder))
+        found = rehearse(rehearsal, Path(folder))
     if found["max_difference_to_in_process"] > _MOST_APART:
         raise SystemExit(f"{sites} sites: results differ, nothing to compare")
     return {

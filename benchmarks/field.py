@@ -1,4 +1,4 @@
-"""Falcon Field at a city's size: the whole fit, beside HBP, and one sweep.
+"""Falcon Field in a city: the whole fit, compared with HBP, and one sweep.
 
 The fit includes folds, the choice of the transmission model and calibration; HBP is
 the same engine with the pathogen's rate and without calibration.
@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.measuring import in_a_process_of_its_own, peak_mb, timed
+from benchmarks.measuring import peak_mb, run_in_subprocess, timed
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.settings import FalconFieldSettings
@@ -20,7 +20,7 @@ from epifalcon.methods.hbp import Hbp
 
 def run(preset: str = "larger-sars") -> dict[str, Any]:
     """Seconds of a fit, ours and HBP's, and milliseconds of a sweep."""
-    found: dict[str, Any] = in_a_process_of_its_own("field", preset)
+    found: dict[str, Any] = run_in_subprocess("field", preset)
     return found
 
 
@@ -29,9 +29,11 @@ def _run(preset: str) -> dict[str, Any]:
     traces = make_city(settings, seed=0)
     known = next(run_epidemics(settings, traces, seed=0)).labels.known
     context = Context(pathogen=settings.pathogen, rule=settings.outbreak)
-    wishes = FalconFieldSettings()
-    region = replace(wishes.field.region, law="apart")
-    once = replace(wishes, field=replace(wishes.field, folds=0, region=region))
+    method_settings = FalconFieldSettings()
+    region = replace(method_settings.field.region, transmission="regional")
+    once = replace(
+        method_settings, field=replace(method_settings.field, folds=0, region=region)
+    )
     # The first fit also loads or compiles the kernels.
     FalconField(replace(once, field=replace(once.field, sweeps=3))).fit(
         traces, known, context
@@ -48,7 +50,7 @@ def _run(preset: str) -> dict[str, Any]:
         "unit": "s",
         "sweeps": method.scores.steps,
         "seconds_of_one_run": seconds,
-        "ms_per_sweep": 1e3 * seconds / wishes.field.sweeps,
+        "ms_per_sweep": 1e3 * seconds / method_settings.field.sweeps,
         "peak_mb": peak_mb(),
     }
 

@@ -1,6 +1,6 @@
 """Falcon Field at a million people, 14 days of 12 slots and 20,000 areas.
 
-Each size runs in a process of its own: city, outbreak, tests of 40 % of the people,
+Each size runs in a separate process: city, outbreak, tests of 40 % of the people,
 and five sweeps. ``ours`` and ``peer`` are CPU nanoseconds per visit (person and
 slot) of a sweep at the largest and at the smallest size: a ratio of 1 is a cost
 linear in visits.
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import THREADS, in_a_process_of_its_own, peak_mb
-from benchmarks.million import AREAS, DAYS, PEOPLE, Teller
+from benchmarks.measuring import THREADS, peak_mb, run_in_subprocess
+from benchmarks.million import AREAS, DAYS, PEOPLE, StageTimer
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
@@ -27,14 +27,16 @@ from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams
 
 SHARES = (0.125, 1.0)
-"""Sizes beside which the whole is told."""
-_SETTINGS = FieldSettings(sweeps=5, folds=0, region=TransmissionSettings(law="apart"))
+"""Sizes as shares of the number of people."""
+_SETTINGS = FieldSettings(
+    sweeps=5, folds=0, region=TransmissionSettings(transmission="regional")
+)
 
 
 def run(people: int = PEOPLE) -> dict[str, Any]:
     """Seconds of five sweeps and peak memory at each size."""
     rows = [
-        in_a_process_of_its_own("field_million", str(round(share * people)))
+        run_in_subprocess("field_million", str(round(share * people)))
         for share in SHARES
     ]
     small, large = (row["cpu_ns_per_visit"] for row in (rows[0], rows[-1]))
@@ -53,35 +55,35 @@ def run(people: int = PEOPLE) -> dict[str, Any]:
 def measure(people: int) -> dict[str, Any]:
     """The stages at one size; compiled code is loaded beforehand."""
     torch.set_num_threads(THREADS)
-    _infer(500, 50, Teller(500))
-    told = Teller(people)
-    found = _infer(people, AREAS, told)
+    _infer(500, 50, StageTimer(500))
+    timer = StageTimer(people)
+    found = _infer(people, AREAS, timer)
     return {
         "people": people,
         "areas": AREAS,
         **found,
-        **told.found,
+        **timer.found,
         "peak_mb": peak_mb(),
     }
 
 
-def _infer(people: int, areas: int, told: Teller) -> dict[str, Any]:
+def _infer(people: int, areas: int, timer: StageTimer) -> dict[str, Any]:
     settings = CitySettings(people=people, regions=areas, days=DAYS)
-    traces = told.stage("city", lambda: build_city(settings, Streams(0).numpy("city")))
+    traces = timer.stage("city", lambda: build_city(settings, Streams(0).numpy("city")))
     rule = OutbreakSettings(seed_share=0.02)
     rng = Streams(0).numpy("outbreak")
-    truth = told.stage("outbreak", lambda: simulate(traces, SARS_COV_2, rule, rng))
+    truth = timer.stage("outbreak", lambda: simulate(traces, SARS_COV_2, rule, rng))
     known = draw_labels(truth, LabelSettings(), Streams(0).numpy("labels")).known
     began, busy = perf_counter(), process_time()
-    task = FieldTask(wishes=FalconFieldSettings(field=_SETTINGS), rule=rule)
-    home, _ = run_in_process(task, traces, known, seed=0)
+    task = FieldTask(settings=FalconFieldSettings(field=_SETTINGS), rule=rule)
+    site, _ = run_in_process(task, traces, known, seed=0)
     # One more pass than sweeps: in the last one people only receive.
     passes = (_SETTINGS.sweeps + 1) * traces.by_slot.size
     return {
         "visits": int(traces.by_slot.size),
         "seconds_of_five_sweeps": perf_counter() - began,
         "cpu_ns_per_visit": 1e9 * (process_time() - busy) / passes,
-        "mean_risk": float(np.mean(home.risk)),
+        "mean_risk": float(np.mean(site.risk)),
     }
 
 

@@ -1,12 +1,11 @@
-"""What noise costs Falcon Field as the city grows: AUC with a promise and without.
+"""The cost of noise for Falcon Field by city size: AUC with and without noise.
 
-Each city runs in a process of its own: outbreak from 2 % of its people, tests of
-40 %, then Falcon Field with and without noise on the same tests. ``ours`` and
-``peer`` are the AUC on hidden people of the largest city with one noised sum for
-each region, at an epsilon of 8 for a whole person, and of the same exchange without
-noise. Beside them stands Falcon in mode ``paper`` with the noise for the same
-epsilon. ``python -m benchmarks.field_noise FOLDER`` writes all figures as a table
-and a picture.
+Each city runs in a separate process: outbreak from 2 % of its people, tests of 40 %,
+then Falcon Field with and without noise on the same tests. ``ours`` and ``peer`` are
+the AUC on hidden people of the largest city with one noised sum per region, at an
+epsilon of 8 per person, and of the same exchange without noise. For comparison,
+Falcon runs in mode ``paper`` with the noise for the same epsilon.
+``python -m benchmarks.field_noise FOLDER`` writes all results as a table and a plot.
 """
 
 import csv
@@ -25,7 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.measuring import THREADS, in_a_process_of_its_own, peak_mb
+from benchmarks.measuring import THREADS, peak_mb, run_in_subprocess
 from benchmarks.million import DAYS, PEOPLE
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import Labels, LabelSettings, draw_labels
@@ -58,10 +57,10 @@ _RULE = OutbreakSettings(seed_share=0.02)
 _PRIVATE: tuple[Literal["sums"], Literal["local"]] = ("sums", "local")
 SWEEPS = (1, 2, 3, 5)
 ROUNDS = 30
-"""Of Falcon: fewer need less noise each."""
+"""Rounds of Falcon: fewer rounds need less noise per round."""
 _UPLOAD_SHARE = 0.6
 _MARKS = "os^Dv<>"
-"""So that lines can be told apart without colours."""
+"""Marks, so that lines differ by more than colour."""
 _MODES = {"off": "without noise", "sums": "sums", "local": "local"}
 
 
@@ -71,7 +70,7 @@ def run(people: int = PEOPLE) -> dict[str, Any]:
     rows = rows_of({**sizes, people: SIZES.get(people, 20_000)})
     last = [row for row in rows if row["people"] == people]
     clear = next(row for row in last if row["mode"] == "off" and row["sweeps"] == 1)
-    noised = next(row for row in last if _is_the_promise(row))
+    noised = next(row for row in last if _is_reference(row))
     return {
         "name": "field-noise",
         "ours": noised["auc"],
@@ -85,15 +84,15 @@ def run(people: int = PEOPLE) -> dict[str, Any]:
 
 
 def rows_of(sizes: dict[int, int]) -> list[dict[str, Any]]:
-    """Every run in every city."""
+    """Return the rows of all runs in all cities."""
     found: list[dict[str, Any]] = []
     for people, areas in sizes.items():
-        found += in_a_process_of_its_own("field_noise", str(people), str(areas))
+        found += run_in_subprocess("field_noise", str(people), str(areas))
     return found
 
 
-def wishes(people: int) -> Iterator[tuple[FieldPrivacySettings, int]]:
-    """What is promised, and the exchanges; of a large city not every pair."""
+def privacy_settings(people: int) -> Iterator[tuple[FieldPrivacySettings, int]]:
+    """Yield privacy settings and exchanges; fewer combinations in a large city."""
     yield FieldPrivacySettings(), 1
     for epsilon in _EPSILONS:
         yield FieldPrivacySettings(mode="sums", epsilon=epsilon), 1
@@ -116,8 +115,8 @@ def measure(people: int, areas: int) -> list[dict[str, Any]]:
         small.run(FieldPrivacySettings(mode=mode), 1)  # type: ignore[arg-type]
     world = _World.of(people, areas)
     rows = []
-    for wish, sweeps in wishes(people):
-        rows.append({"people": people, "areas": areas, **world.run(wish, sweeps)})
+    for privacy, sweeps in privacy_settings(people):
+        rows.append({"people": people, "areas": areas, **world.run(privacy, sweeps)})
         sys.stderr.write(f"{json.dumps(rows[-1])}\n")
     rows.append({"people": people, "areas": areas, **world.falcon()})
     return rows
@@ -139,41 +138,41 @@ class _World:
         labels = draw_labels(truth, LabelSettings(), streams.numpy("labels"))
         return cls(traces, labels)
 
-    def run(self, wish: FieldPrivacySettings, sweeps: int) -> dict[str, Any]:
-        """One run: what was promised, spent and found."""
+    def run(self, privacy: FieldPrivacySettings, sweeps: int) -> dict[str, Any]:
+        """Return settings, spent epsilon and AUC of one run."""
         began = perf_counter()
-        region = TransmissionSettings(law="one")
+        region = TransmissionSettings(transmission="fixed")
         field = FieldSettings(sweeps=sweeps, folds=0, region=region)
         task = FieldTask(
-            wishes=FalconFieldSettings(field=field, privacy=wish), rule=_RULE
+            settings=FalconFieldSettings(field=field, privacy=privacy), rule=_RULE
         )
         ledger = None
         if task.private:
             ledger = Ledger(budget_of(task, self.traces.clock))
-        home, _ = run_in_process(
+        site, _ = run_in_process(
             task, self.traces, self.labels.known, seed=SEED, noise=SEED, ledger=ledger
         )
         seconds = perf_counter() - began
         truth = self.labels.hidden.open("the AUC of a benchmark")
         spent = None
         if ledger is not None:
-            spent = ledger.spent().total[wish.unit].epsilon
+            spent = ledger.spent().total[privacy.unit].epsilon
         return {
             "method": "falcon-field",
-            "mode": wish.mode,
-            "unit": wish.unit if wish.mode != "off" else None,
+            "mode": privacy.mode,
+            "unit": privacy.unit if privacy.mode != "off" else None,
             "epsilon": spent,
-            "cells": wish.cells if wish.mode != "off" else "slot",
+            "cells": privacy.cells if privacy.mode != "off" else "slot",
             "sweeps": sweeps,
-            "auc": float(roc_auc_score(truth.infected, home.risk[truth.person])),
+            "auc": float(roc_auc_score(truth.infected, site.risk[truth.person])),
             "seconds": seconds,
             "peak_mb": peak_mb(),
         }
 
     def falcon(self) -> dict[str, Any]:
-        """Falcon in mode ``paper`` with the noise that an epsilon of 8 needs.
+        """Run Falcon in mode ``paper`` with the noise for an epsilon of 8.
 
-        Its region model, places and counts leave beside it without any bound.
+        Its region model, places and counts are released without a bound.
         """
         began = perf_counter()
         settings = _at_epsilon(8.0, self.traces.slots)
@@ -194,28 +193,28 @@ class _World:
 
 
 def _at_epsilon(epsilon: float, slots: int) -> PredictionSettings:
-    """Mode ``paper`` with so much noise that all rounds together keep ``epsilon``."""
+    """Return settings of mode ``paper`` with ``epsilon`` over all rounds."""
     model = FalconSettings(rounds=ROUNDS)
-    wish = PrivacySettings(mode="paper")
-    mu = mu_for(epsilon, wish.delta)
-    uploads = wish.upload_clip * math.sqrt(ROUNDS * model.layers * slots)
-    gradients = wish.gradient_clip * math.sqrt(ROUNDS)
+    privacy = PrivacySettings(mode="paper")
+    mu = mu_for(epsilon, privacy.delta)
+    uploads = privacy.upload_clip * math.sqrt(ROUNDS * model.layers * slots)
+    gradients = privacy.gradient_clip * math.sqrt(ROUNDS)
     privacy = replace(
-        wish,
+        privacy,
         upload_sigma=uploads / mu / math.sqrt(_UPLOAD_SHARE),
         gradient_sigma=gradients / mu / math.sqrt(1 - _UPLOAD_SHARE),
     )
     return PredictionSettings(model=model, privacy=privacy)
 
 
-def _is_the_promise(row: dict[str, Any]) -> bool:
+def _is_reference(row: dict[str, Any]) -> bool:
     wanted = {"mode": "sums", "unit": "person", "cells": "window", "sweeps": 1}
-    told = row["epsilon"] is not None and abs(row["epsilon"] - 8) < 1e-3
-    return told and all(row[key] == value for key, value in wanted.items())
+    at_8 = row["epsilon"] is not None and abs(row["epsilon"] - 8) < 1e-3
+    return at_8 and all(row[key] == value for key, value in wanted.items())
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Table, figures as JSON and a picture."""
+    """Write the table as CSV and JSON, and the plot."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "table.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -236,25 +235,25 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]]) -> Figure:
-    """AUC over epsilon for a person, over people, and over exchanges."""
+    """Plot AUC by epsilon per person, by people, and by exchanges."""
     figure = Figure(figsize=(14, 4.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3, sharey=True)
     for people in sorted({row["people"] for row in rows}):
         own = [row for row in rows if row["people"] == people]
         _draw_city(left, right, f"{people:,} people", own)
-    left.set(xscale="log", xlabel="epsilon of a person", ylabel="AUC of hidden people")
-    left.set_title("One noised sum a region; dotted: no noise", loc="left")
+    left.set(xscale="log", xlabel="epsilon per person", ylabel="AUC on hidden people")
+    left.set_title("One noised sum per region; dotted: no noise", loc="left")
     for ((mode, unit), line), mark in zip(_by_size(rows).items(), _MARKS, strict=False):
-        label = _MODES[mode] if unit is None else f"{_MODES[mode]}, 8 for a {unit}"
+        label = _MODES[mode] if unit is None else f"{_MODES[mode]}, 8 per {unit}"
         middle.plot(*zip(*line, strict=True), f"{mark}-", label=label)
     theirs = [(r["people"], r["auc"]) for r in rows if r["method"] == "falcon"]
     if theirs:
-        label = "Falcon, paper mode, 8 for a person"
+        label = "Falcon, paper mode, 8 per person"
         middle.plot(*zip(*theirs, strict=True), "kx:", label=label)
     middle.set(xscale="log", xlabel="people")
-    middle.set_title("One exchange, by what is promised", loc="left")
+    middle.set_title("One exchange, by guarantee", loc="left")
     right.set(xlabel="exchanges", xticks=SWEEPS)
-    right.set_title("Epsilon 8 for a person, by exchanges", loc="left")
+    right.set_title("Epsilon 8 per person, by exchanges", loc="left")
     for place, size, corner in (
         (left, 9, "lower right"),
         (middle, 7, "upper right"),
@@ -265,7 +264,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
 
 
 def _draw_city(left: Axes, right: Axes, label: str, own: list[dict[str, Any]]) -> None:
-    """One city's lines: by epsilon with one exchange, by exchanges at 8."""
+    """Plot one city: by epsilon with one exchange, by exchanges at epsilon 8."""
     summed = [
         row
         for row in own
@@ -294,7 +293,7 @@ def _by_size(
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():
-        # Numbers alone on stdout: the process that asked reads them.
+        # The parent process reads stdout: print only the numbers.
         print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))
     else:
         write(Path(sys.argv[1]), rows_of(SIZES))

@@ -1,10 +1,10 @@
 """Ten million pings from Parquet into traces, against a plain Python loop.
 
-Ours is ``import_visits`` with the default grid, timed and weighed in a process
-of its own. The peer does the same work row by row with ``csv`` and dictionaries
+Ours is ``import_visits`` with the default grid, measured in a separate process.
+The peer does the same work row by row with ``csv`` and dictionaries
 on a sample of the same pings; both are given as rows per second, so the ratio
 does not depend on the size of the sample. The peer's sample is CSV, because
-plain Python cannot read Parquet; ours on that CSV is given as well.
+plain Python cannot read Parquet; ours on that CSV is reported as well.
 """
 
 import csv
@@ -39,7 +39,7 @@ seconds = time.perf_counter() - start
 whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 peak = max(resource.getrusage(one).ru_maxrss for one in whose)
 print(json.dumps({"seconds": seconds, "peak_rss_mb": peak / 1024,
-    "rows": imported.rows.kept, "people": imported.traces.people,
+    "rows": imported.rows.accepted, "people": imported.traces.people,
     "regions": len(imported.traces.regions),
     "share_observed": imported.traces.observed_share}))
 """

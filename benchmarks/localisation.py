@@ -1,9 +1,9 @@
 """The localisation attack on everybody at Larger size, against a plain loop.
 
-All 15,738 people, 168 slots, ten pseudo traces each, so 11 claims a slot. The
+All 15,738 people, 168 slots, ten pseudo traces each, so 11 claims per slot. The
 peer is the same forward-backward algorithm person by person in Python, with the
 mobility model in dictionaries; it is timed on a few people and scaled. Both must
-agree before anything is timed. Laying out the model is counted on neither side.
+agree before anything is timed. The preparation of the model is not included.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
+from benchmarks.measuring import THREADS, best, peak_mb, run_in_subprocess, timed
 from epifalcon.attacks.claims import (
     Candidates,
     localisation_error,
@@ -36,8 +36,8 @@ _AGREE = 1e-10
 
 def run() -> dict[str, Any]:
     """Seconds of the attack on everybody, ours and the loop's."""
-    found: dict[str, Any] = in_a_process_of_its_own("localisation")
-    return found
+    candidates: dict[str, Any] = run_in_subprocess("localisation")
+    return candidates
 
 
 def _run() -> dict[str, Any]:
@@ -47,25 +47,27 @@ def _run() -> dict[str, Any]:
     model = mobility_model(traces)
     settings = PseudoSettings(method="walk", pseudo_copies=_COPIES)
     nothing = np.zeros((len(traces.regions), traces.clock.days))
-    made = generate(traces, model, nothing, settings, streams.numpy("pseudo"))
-    found = Candidates.of_pseudo(made)
+    pseudo = generate(traces, model, nothing, settings, streams.numpy("pseudo"))
+    candidates = Candidates.of_pseudo(pseudo)
     layout, profile = timed(lambda: MobilityProfile.of(model))
     loop = plain.PlainModel(model)
-    lives = [plain.claims_of(found, person) for person in range(_LOOP_PEOPLE)]
-    likely = forward_backward(found, profile)
-    apart = _apart(found, likely, [plain.forward_backward(one, loop) for one in lives])
+    lives = [plain.claims_of(candidates, person) for person in range(_LOOP_PEOPLE)]
+    likely = forward_backward(candidates, profile)
+    apart = _apart(
+        candidates, likely, [plain.forward_backward(one, loop) for one in lives]
+    )
     if apart > _AGREE:
         raise SystemExit(f"posteriors differ by {apart:.2g}: nothing to compare")
     took = best(
         {
-            "ours": (lambda: forward_backward(found, profile), 3),
+            "ours": (lambda: forward_backward(candidates, profile), 3),
             "peer": (lambda: [plain.forward_backward(one, loop) for one in lives], 3),
-            "recurrence": (lambda: recurrence(found), 3),
+            "recurrence": (lambda: recurrence(candidates), 3),
         }
     )
-    scale = found.people / _LOOP_PEOPLE
-    truth = true_claims(found, traces)
-    verdict = localisation_error(name_best(found, likely), found, truth)
+    scale = candidates.people / _LOOP_PEOPLE
+    truth = true_claims(candidates, traces)
+    verdict = localisation_error(name_best(candidates, likely), candidates, truth)
     ours, peer = took["ours"], took["peer"]
     return {
         "name": "localisation",
@@ -78,8 +80,8 @@ def _run() -> dict[str, Any]:
         "ratio_cpu": scale * peer.busy / ours.busy,
         "recurrence_s": took["recurrence"].wall,
         "layout_s": layout,
-        "people": found.people,
-        "claims": found.claims,
+        "people": candidates.people,
+        "claims": candidates.claims,
         "posteriors_apart": apart,
         "error": verdict.error,
         "random": verdict.random,
@@ -88,10 +90,10 @@ def _run() -> dict[str, Any]:
 
 
 def _apart(
-    found: Candidates, likely: np.ndarray, wanted: list[list[list[float]]]
+    candidates: Candidates, likely: np.ndarray, wanted: list[list[list[float]]]
 ) -> float:
     flat = np.array([value for life in wanted for row in life for value in row])
-    end = found.start[len(wanted) * found.windows]
+    end = candidates.start[len(wanted) * candidates.windows]
     return float(np.abs(likely[:end] - flat).max())
 
 

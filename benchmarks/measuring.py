@@ -1,4 +1,4 @@
-"""How times and memory are taken: in turn, best of several, in a fresh process."""
+"""Measure time and memory: jobs in turn, best of several, in a new process."""
 
 import json
 import resource
@@ -21,13 +21,13 @@ class Times:
     busy: float = float("inf")
 
 
-def in_a_process_of_its_own(module: str, *words: str) -> Any:  # noqa: ANN401
-    """What ``python -m benchmarks.<module> <words>`` prints as JSON.
+def run_in_subprocess(module: str, *arguments: str) -> Any:  # noqa: ANN401
+    """Return the JSON that ``python -m benchmarks.<module> <arguments>`` prints.
 
-    What the module tells on stderr is passed on.
+    The module's stderr is passed on.
     """
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *words],
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -37,14 +37,14 @@ def in_a_process_of_its_own(module: str, *words: str) -> Any:  # noqa: ANN401
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the work, and what it made."""
+    """Return seconds and result of ``work``."""
     begin = time.perf_counter()
-    made = work()
-    return time.perf_counter() - begin, made
+    result = work()
+    return time.perf_counter() - begin, result
 
 
 def best(jobs: dict[str, tuple[Callable[[], object], int]]) -> dict[str, Times]:
-    """Of each job the best times of its repeats, all jobs taken in turn."""
+    """Return the best times of each job over its repeats; jobs run in turn."""
     found = dict.fromkeys(jobs, Times())
     turns = min(repeats for _, repeats in jobs.values())
     for _ in range(turns):
@@ -59,7 +59,7 @@ def best(jobs: dict[str, tuple[Callable[[], object], int]]) -> dict[str, Times]:
 
 
 def compared(name: str, preset: str, ours: Times, peer: Times) -> dict[str, Any]:
-    """The figures that every comparison of rounds begins with."""
+    """Return the common entries of all comparisons of rounds."""
     return {
         "name": name,
         "ours": 1e3 * ours.wall,
@@ -74,5 +74,5 @@ def compared(name: str, preset: str, ours: Times, peer: Times) -> dict[str, Any]
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, in MB."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

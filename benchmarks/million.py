@@ -1,12 +1,12 @@
 """A training round at a million people, 14 days of 12 slots and 20,000 areas.
 
-Each size runs in a process of its own, with the same engine as everywhere: city,
-hypergraph, engine, rounds without privacy (the first one merges edges), then
-rounds with everything on (noise on every upload, two pseudo copies, region
-states, clipped and noised gradients). ``ours`` and ``peer`` are nanoseconds per
-visit (person and slot) of a bare round at the largest and at the smallest size:
-a ratio of 1 is a cost linear in visits. PyG's layers would need over a hundred
-GB for the messages of one propagation.
+Each size runs in a separate process with the default engine: city, hypergraph,
+engine, rounds without privacy (the first one merges edges), then rounds with all
+components (noise on every upload, two pseudo copies, region states, clipped and
+noised gradients). ``ours`` and ``peer`` are nanoseconds per visit (person and slot)
+of a round without privacy at the largest and at the smallest size: a ratio of 1 is a
+cost linear in visits. PyG's layers would need over a hundred GB for the messages of
+one propagation.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
+from benchmarks.measuring import THREADS, best, peak_mb, run_in_subprocess, timed
 from benchmarks.rounds import bare_engine, full_engine
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
@@ -31,14 +31,13 @@ DAYS = 14
 COPIES = 2
 _ROUNDS = 3
 SHARES = (0.1, 0.3, 1.0)
-"""Sizes beside which the whole is told."""
+"""Sizes as shares of the number of people."""
 
 
 def run(people: int = PEOPLE) -> dict[str, Any]:
     """Seconds and peak memory of every stage at each size."""
     rows = [
-        in_a_process_of_its_own("million", str(round(share * people)))
-        for share in SHARES
+        run_in_subprocess("million", str(round(share * people))) for share in SHARES
     ]
     small, large = (row["ns_per_visit"] for row in (rows[0], rows[-1]))
     return {
@@ -58,13 +57,13 @@ def measure(people: int) -> dict[str, Any]:
     """The stages at one size; compiled code is loaded beforehand."""
     torch.set_num_threads(THREADS)
     _compile()
-    told = Teller(people)
+    timer = StageTimer(people)
     settings = CitySettings(people=people, regions=AREAS, days=DAYS)
-    traces = told.stage("city", lambda: build_city(settings, Streams(0).numpy("city")))
-    inc = told.stage("incidence", lambda: Incidence.of(traces))
-    _rounds(told, "round", lambda: bare_engine(traces, inc, FalconSettings()))
-    bare = told.found["peak_mb"]
-    _rounds(told, "round_all", lambda: full_engine(traces, inc, COPIES))
+    traces = timer.stage("city", lambda: build_city(settings, Streams(0).numpy("city")))
+    inc = timer.stage("incidence", lambda: Incidence.of(traces))
+    _rounds(timer, "round", lambda: bare_engine(traces, inc, FalconSettings()))
+    bare = timer.found["peak_mb"]
+    _rounds(timer, "round_all", lambda: full_engine(traces, inc, COPIES))
     visits = people * traces.slots
     return {
         "people": people,
@@ -72,39 +71,39 @@ def measure(people: int) -> dict[str, Any]:
         "slots": traces.slots,
         "pairs": inc.pairs,
         "edges": inc.edges,
-        "ns_per_visit": 1e9 * told.found["round_s"] / visits,
-        **told.found,
+        "ns_per_visit": 1e9 * timer.found["round_s"] / visits,
+        **timer.found,
         "peak_mb_without_privacy": bare,
     }
 
 
-class Teller:
-    """Times stages, tells of each on stderr, and remembers the peak of memory."""
+class StageTimer:
+    """Measure time and peak memory of stages, and print them on stderr."""
 
     def __init__(self, people: int) -> None:
         self.people = people
         self.found: dict[str, float] = {}
 
     def stage(self, name: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """What the work makes; its seconds are kept under the name."""
-        seconds, made = timed(work)
-        self.tell(name, seconds)
-        return made
+        """Return the result of ``work``; record its seconds under ``name``."""
+        seconds, result = timed(work)
+        self.record(name, seconds)
+        return result
 
-    def tell(self, name: str, seconds: float) -> None:
-        """Keep the seconds of a stage and say them."""
+    def record(self, name: str, seconds: float) -> None:
+        """Record and print the seconds of a stage."""
         self.found[f"{name}_s"] = seconds
         self.found["peak_mb"] = peak_mb()
-        told = f"{name} {seconds:.2f} s, peak {peak_mb():,.0f} MB"
-        print(f"{self.people:,} people: {told}", file=sys.stderr, flush=True)
+        text = f"{name} {seconds:.2f} s, peak {peak_mb():,.0f} MB"
+        print(f"{self.people:,} people: {text}", file=sys.stderr, flush=True)
 
 
-def _rounds(told: Teller, name: str, make: Callable[[], VectorisedEngine]) -> None:
+def _rounds(timer: StageTimer, name: str, make: Callable[[], VectorisedEngine]) -> None:
     """An engine, its first round and the best of some later ones."""
-    engine = told.stage(f"{name}_engine", make)
-    told.stage(f"{name}_first", engine.step)
+    engine = timer.stage(f"{name}_engine", make)
+    timer.stage(f"{name}_first", engine.step)
     took = best({"round": (engine.step, _ROUNDS)})["round"]
-    told.tell(name, took.wall)
+    timer.record(name, took.wall)
 
 
 def _compile() -> None:

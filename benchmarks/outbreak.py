@@ -1,8 +1,8 @@
 """Outbreak at Larger size: the simulator against a plain loop over people.
 
-Both get the same city, draws, seeds and kappa, the loop as ready-made lists,
-and must end in the same outbreak, person by person. ``simulate`` beside it is
-the whole call: drawing and working out kappa included.
+Both get the same city, draws, seeds and kappa, the loop as prepared lists, and must
+produce the same outbreak, person by person. ``simulate`` is the whole call, including
+the draws and the computation of kappa.
 """
 
 import time
@@ -60,7 +60,7 @@ def run() -> dict[str, object]:
 
 
 def _best(work: Callable[[], object], times: int) -> float:
-    """The least seconds of several runs: the one that other work disturbed least."""
+    """Return the seconds of the fastest of several runs."""
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()

@@ -1,8 +1,8 @@
 """Pseudo traces at Larger size: two copies for everybody against a plain loop.
 
-Both walk by the same mobility model through the same domains. The loop draws
-person by person, each step from a whole row of the model; it is timed on some
-people and scaled to all. What an attack by recurrence gets wrong stands beside.
+Both use the same mobility model and the same domains. The loop draws person by
+person, each step from a whole row of the model; it is timed on some people and scaled
+to all. The error of the recurrence attack is also reported.
 """
 
 import time
@@ -43,7 +43,7 @@ def run() -> dict[str, object]:
         settings = PseudoSettings(method=method)  # type: ignore[arg-type]
         return generate(traces, model, cases, settings, streams.numpy("pseudo"))
 
-    made = {method: make(method) for method in _METHODS}
+    pseudo_traces = {method: make(method) for method in _METHODS}
     seconds = {method: _best(partial(make, method), 2) for method in _METHODS}
     settings = PseudoSettings()
     rng = streams.numpy("loop")
@@ -59,9 +59,10 @@ def run() -> dict[str, object]:
         "ratio": peer / seconds["plausible"],
         "unit": "s",
         "seconds": seconds,
-        "missing": {method: one.missing for method, one in made.items()},
+        "missing": {method: one.missing for method, one in pseudo_traces.items()},
         "recurrence_error": {
-            method: recurrence_error(_some(one), rng) for method, one in made.items()
+            method: recurrence_error(_some(one), rng)
+            for method, one in pseudo_traces.items()
         },
         "people": traces.people,
         "slots": traces.slots,
@@ -76,15 +77,15 @@ def _reported(traces: Traces, streams: Streams) -> Floats:
     return reported_cases(labels.known, traces).by_region_and_day
 
 
-def _some(made: PseudoTraces) -> PseudoTraces:
-    true = made.true
+def _some(pseudo_traces: PseudoTraces) -> PseudoTraces:
+    true = pseudo_traces.true
     few = np.ascontiguousarray(true.by_slot[:, :_ATTACKED_PEOPLE])
-    pseudo = np.ascontiguousarray(made.pseudo[:, :, :_ATTACKED_PEOPLE])
+    pseudo = np.ascontiguousarray(pseudo_traces.pseudo[:, :, :_ATTACKED_PEOPLE])
     return PseudoTraces(Traces(few, true.clock, true.regions), pseudo)
 
 
 def _best(work: Callable[[], object], times: int) -> float:
-    """The least seconds of several runs: the one that other work disturbed least."""
+    """Return the seconds of the fastest of several runs."""
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()

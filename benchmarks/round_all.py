@@ -1,15 +1,15 @@
-"""One whole round with everything on against PyG's two bare layers.
+"""One whole round with all components against PyG's two layers.
 
-Ours: a round of the vectorised engine in paper mode at the size of a preset,
-with noise on every upload, two pseudo copies, region states of width 32 beside
-the edges, dropout, clipped and noised gradients of every person, both optimisers
-and the ledger. PyG's: forward and backward of the bare model of ``round``,
-nothing else. Both on two threads in one process, the best of several, taken in
-turn. On a busy machine the ratio of CPU times is the steadier one.
+Ours: a round of the vectorised engine in paper mode at the size of a preset, with
+noise on every upload, two pseudo copies, region states of width 32, dropout, clipped
+and noised gradients of every person, both optimisers and the ledger. PyG's: only the
+forward and backward pass of the model of ``round``. Both with two threads in one
+process, the best of several, in turn. On a busy machine the ratio of CPU times is more
+stable.
 
-Where the time goes is told of the fastest of some rounds: each part's function is
-timed from outside, and what is left is the layers' own. Noise is drawn within
-the propagation, so it is what that takes longer than without.
+Times by stage are those of the fastest of some rounds: each stage's function is timed
+from outside, and the remainder is attributed to the layers. Noise is drawn within the
+propagation, so its time is the difference to a propagation without noise.
 """
 
 import json
@@ -28,8 +28,8 @@ from benchmarks.measuring import (
     THREADS,
     best,
     compared,
-    in_a_process_of_its_own,
     peak_mb,
+    run_in_subprocess,
     timed,
 )
 from benchmarks.rounds import PygModel, bare_engine, full_engine
@@ -45,24 +45,24 @@ from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
 
 COPIES = 2
-_OURS, _THEIRS, _WATCHED = 30, 2, 20
+_OURS, _THEIRS, _PROFILED = 30, 2, 20
 
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("propagation", FusedOperator, "apply"),
-    ("clipping uploads", Clipped, "send"),
-    ("clipping uploads", Clipped, "pull"),
+    ("clipping uploads", Clipped, "encode"),
+    ("clipping uploads", Clipped, "backward"),
     ("gradients: clip and noise", Client, "gradient_upload"),
     ("dropout", Client, "_dropout"),
     ("optimisers", server, "step"),
     ("optimisers", Client, "close_round"),
     ("ledger", Ledger, "record"),
 )
-"""Name of the part, where its function is, and the function."""
+"""Name of the stage, owner of its function, and name of the function."""
 
 
 def run(preset: str = "larger-sars") -> dict[str, Any]:
-    """Milliseconds of a round, ours with everything on and PyG's bare layers."""
-    found: dict[str, Any] = in_a_process_of_its_own("round_all", preset)
+    """Milliseconds of a round, ours with all components and PyG's layers."""
+    found: dict[str, Any] = run_in_subprocess("round_all", preset)
     return found
 
 
@@ -90,45 +90,45 @@ def _run(preset: str) -> dict[str, Any]:
 
 
 def _stages(engine: VectorisedEngine, inc: Incidence) -> dict[str, float]:
-    """Milliseconds of each part of the fastest of some rounds."""
+    """Return milliseconds by stage of the fastest of some rounds."""
     rounds = []
-    for _ in range(_WATCHED):
+    for _ in range(_PROFILED):
         spent = dict.fromkeys((name for name, _, _ in STAGES), 0.0)
         with ExitStack() as patches:
-            for name, home, function in STAGES:
-                watched = _watched(getattr(home, function), spent, name)
-                patches.enter_context(patch.object(home, function, watched))
+            for name, owner, function in STAGES:
+                profiled = _profiled(getattr(owner, function), spent, name)
+                patches.enter_context(patch.object(owner, function, profiled))
             whole, _ = timed(engine.step)
         spent["layers and the rest"] = whole - sum(spent.values())
         rounds.append((whole, spent))
     _, spent = min(rounds, key=lambda one: one[0])
-    silent = _silent_seconds(inc, engine) * engine.settings.layers
-    noise = max(0.0, spent["propagation"] - silent)
+    without_noise = _seconds_without_noise(inc, engine) * engine.settings.layers
+    noise = max(0.0, spent["propagation"] - without_noise)
     spent = {"noise of uploads": noise} | spent
     spent["propagation"] -= noise
     return {name: round(1e3 * seconds, 2) for name, seconds in spent.items()}
 
 
-def _watched(
+def _profiled(
     function: Callable[..., Any], spent: dict[str, float], name: str
 ) -> Callable[..., Any]:
     @wraps(function)
-    def watched(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+    def profiled(*given: Any, **named: Any) -> Any:  # noqa: ANN401
         began = time.perf_counter()
         try:
             return function(*given, **named)
         finally:
             spent[name] += time.perf_counter() - began
 
-    return watched
+    return profiled
 
 
-def _silent_seconds(inc: Incidence, engine: VectorisedEngine) -> float:
-    """Of one propagation of the engine's people without noise."""
+def _seconds_without_noise(inc: Incidence, engine: VectorisedEngine) -> float:
+    """Return the seconds of one propagation without noise."""
     operator = FusedOperator.of(inc)
     rows = np.ones((operator.people, engine.settings.width), np.float32)
     job = partial(operator.apply, rows, operator.share)
-    return best({"pass": (job, _WATCHED)})["pass"].wall
+    return best({"pass": (job, _PROFILED)})["pass"].wall
 
 
 if __name__ == "__main__":

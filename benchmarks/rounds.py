@@ -1,4 +1,4 @@
-"""The engine that is timed, and the same model built from PyG's layers."""
+"""The engine to be timed, and the same model built from PyG's layers."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ EVERYTHING = PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
 def bare_engine(
     traces: Traces, inc: Incidence, settings: FalconSettings
 ) -> VectorisedEngine:
-    """Two layers and nothing else: no privacy, no region model."""
+    """Return an engine with two layers, without privacy and region model."""
     plan = PrivacyPlan.of(PrivacySettings(), settings, releases_of(traces.clock), 0)
     return VectorisedEngine(
         Cohort(np.arange(inc.people), inc, status(inc)), settings, plan, seed=0
@@ -26,9 +26,9 @@ def bare_engine(
 
 
 def full_engine(traces: Traces, inc: Incidence, copies: int) -> VectorisedEngine:
-    """Noise on every upload, pseudo copies, region states, noised gradients."""
+    """Return an engine with noise, pseudo copies, region states and DPSGD."""
     settings = FalconSettings()
-    # Whose life a pseudo trace is does not matter for the time: other people's.
+    # Pseudo traces are other people's traces: the time does not depend on it.
     pseudo = [
         Incidence.of(
             Traces(
@@ -47,14 +47,14 @@ def full_engine(traces: Traces, inc: Incidence, copies: int) -> VectorisedEngine
 
 
 def status(inc: Incidence) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
-    """Two in five tested, one of them in five positive: the paper's shares."""
+    """Return statuses with the paper's shares: 40 % tested, 20 % of them positive."""
     rng = np.random.default_rng(0)
-    drawn = rng.choice([-1, 0, 1], inc.people, p=[0.6, 0.32, 0.08])
-    return drawn.astype(np.int8)
+    sampled = rng.choice([-1, 0, 1], inc.people, p=[0.6, 0.32, 0.08])
+    return sampled.astype(np.int8)
 
 
 class PygModel:
-    """The engine's model as anybody would build it from PyG's ``HypergraphConv``.
+    """The engine's model built from PyG's ``HypergraphConv``.
 
     ``tensors`` are those of the engine's state: both compute the same loss and the
     same gradients. PyG multiplies with the weights before it propagates, which is
@@ -84,7 +84,7 @@ class PygModel:
         self.by_edge = torch.stack([person, edge])
 
     def round(self) -> dict[str, Tensor]:
-        """Loss, and the gradients of the mean loss by the engine's names."""
+        """Return loss, and gradients of the mean loss by the engine's names."""
         x = self.rows
         for layer in self.layers:
             x = torch.relu(layer(x, self.by_edge, num_edges=self.edges))
@@ -102,7 +102,7 @@ class PygModel:
 
 
 def require_same(inc: Incidence, traces: Traces) -> None:
-    """End the benchmark unless one round of both gives the same loss and gradients."""
+    """Exit unless one round of both gives the same loss and gradients."""
     settings = FalconSettings(dropout=0.0)
     engine = bare_engine(traces, inc, settings)
     before = engine.state().tensors

@@ -1,6 +1,6 @@
-"""How the cost of city and outbreak grows from 15,738 people to a million.
+"""The cost of city and outbreak from 15,738 to a million people.
 
-14 days of 12 slots on 20,000 areas; each size runs in a process of its own.
+14 days of 12 slots on 20,000 areas; each size runs in a separate process.
 ``ours`` and ``peer`` are nanoseconds per visit (person and slot) at the largest
 and at the smallest size: a ratio of 1 is a cost linear in visits.
 """
@@ -25,7 +25,7 @@ RULE = OutbreakSettings(seed_share=0.019)
 
 def run(sizes: tuple[int, ...] = SIZES) -> dict[str, object]:
     """Seconds and peak memory at each size, and the growth of the cost per visit."""
-    rows = [_in_a_process_of_its_own(people) for people in sizes]
+    rows = [_run_in_subprocess(people) for people in sizes]
     small, large = rows[0]["ns_per_visit"], rows[-1]["ns_per_visit"]
     return {
         "name": "scale",
@@ -41,13 +41,13 @@ def measure(people: int) -> dict[str, float]:
     """Build the city and run one outbreak; compiled code is loaded beforehand."""
     _city_and_outbreak(64, 64)
     begin = time.perf_counter()
-    made, infected = _city_and_outbreak(people, AREAS)
+    city_done, infected = _city_and_outbreak(people, AREAS)
     done = time.perf_counter()
     visits = people * 14 * 12
     return {
         "people": people,
-        "city_seconds": made - begin,
-        "outbreak_seconds": done - made,
+        "city_seconds": city_done - begin,
+        "outbreak_seconds": done - city_done,
         "ns_per_visit": (done - begin) / visits * 1e9,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "infected_share": infected,
@@ -58,12 +58,12 @@ def _city_and_outbreak(people: int, areas: int) -> tuple[float, float]:
     streams = Streams(0)
     settings = CitySettings(people=people, regions=areas)
     traces = build_city(settings, streams.numpy("city"))
-    made = time.perf_counter()
+    city_done = time.perf_counter()
     outbreak = simulate(traces, SARS_COV_2, RULE, streams.numpy("outbreak"))
-    return made, outbreak.infected_share
+    return city_done, outbreak.infected_share
 
 
-def _in_a_process_of_its_own(people: int) -> dict[str, float]:
+def _run_in_subprocess(people: int) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.scale", str(people)],
         check=True,

@@ -1,11 +1,11 @@
-"""Compare cities with filled gaps to what the authors released of their data.
+"""Compare cities with filled gaps to the data released by the authors.
 
-The authors' people have a location record now and then, and every gap is filled with
-the last place. How often they were observed is not known. This script tries several
-shares of observed half-hours on seeds that no table reports, and prints what can be
-held against the released files: the share of people ever infected, infectious people
-on the first and last day, how unevenly these are spread over regions, how many regions
-they touch; and the AUC of HGNN under the authors' protocol.
+In the authors' data, people are observed at irregular times, and gaps are filled with
+the last place. The observed share is not known. This script runs several shares of
+observed half-hours on seeds that no table reports, and prints values that can be
+compared with the released files: the share of people ever infected, infectious people
+on the first and last day, their concentration in regions, the number of regions with
+infectious people; and the AUC of HGNN under the authors' protocol.
 
     scripts/filled_share.py --shares 0.006 0.0125 0.025 0.05 1 --seeds 100
 """
@@ -28,7 +28,7 @@ RELEASED = (
 
 
 def main() -> None:
-    """Print one line per share and seed, the released figures first."""
+    """Print the released values, then one line per share and seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shares", nargs="+", type=float, default=[0.0125])
     parser.add_argument("--seeds", nargs="+", type=int, default=[100])
@@ -36,13 +36,13 @@ def main() -> None:
     sys.stdout.write(f"{RELEASED}\n")
     for share in given.shares:
         for seed in given.seeds:
-            sys.stdout.write(f"{share:<8g}  {_figures(share, seed)}\n")
+            sys.stdout.write(f"{share:<8g}  {_measure(share, seed)}\n")
             sys.stdout.flush()
 
 
-def _figures(share: float, seed: int) -> str:
-    words = [f"city.observed_share={share}"]
-    experiment = Experiment.load("larger-sars+authors", words)
+def _measure(share: float, seed: int) -> str:
+    overrides = [f"city.observed_share={share}"]
+    experiment = Experiment.load("larger-sars+authors", overrides)
     traces = make_city(experiment, seed)
     epidemic = next(run_epidemics(experiment, traces, seed))
     slots = epidemic.outbreak.infectious_by_region_and_day(traces)

@@ -1,4 +1,4 @@
-"""Renew the golden numbers after a wanted change of results."""
+"""Update the golden scores after an intended change of results."""
 
 import json
 import sys

@@ -1,10 +1,10 @@
-"""Renew the outputs shown on pages after a change of results.
+"""Update the command outputs shown in docs after a change of results.
 
-An output stands in a text fence under ``<!-- output of: COMMAND -->``. The
-commands of a page run in order in one empty folder; the page's Python examples
-stand there as ``example.py``.
+An output is a text fence under ``<!-- output of: COMMAND -->``. The commands of a page
+run in order in one empty folder, which contains the page's Python examples as
+``example.py``.
 
-    scripts/outputs.py README.md docs/how-to-run-falcon.md
+    scripts/outputs.py README.md docs/t1-first-outbreak.md
 """
 
 import os
@@ -20,7 +20,7 @@ _PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 
 
 def main() -> None:
-    """Renew the pages named, all of them by default."""
+    """Update the given pages; all pages by default."""
     named = [Path(name) for name in sys.argv[1:]]
     for page in named or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = page.read_text()

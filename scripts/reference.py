@@ -12,65 +12,66 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference-cli.md"
 
 HEAD = """# Commands
 
-This page is made from the commands themselves by `scripts/reference.py`.
+This page is generated from the commands by `scripts/reference.py`.
 
-Figures go to standard output, progress to standard error and only on a terminal.
-`--json` prints one JSON document; `--quiet` prints nothing but errors.
-Shell completion: `epifalcon --install-completion`.
+Results go to standard output; progress and log messages go to standard error, progress
+only on a terminal. `--json` prints one JSON document, `--quiet` only errors,
+`--verbose` log messages. Shell completion: `epifalcon --install-completion`.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | done |
-| 1 | an error of our own: please report it |
-| 2 | usage or settings: an unknown word, an impossible value |
-| 3 | bad data: a file that is not what was expected |
+| 0 | success |
+| 1 | internal error: please report it |
+| 2 | usage or settings: an unknown name or an invalid value |
+| 3 | invalid data: a file is not as expected |
 | 4 | privacy budget: nothing was released |
-| 5 | corrupt file: something that epifalcon wrote has changed since |
-| 6 | cannot write: the place exists, is not ours, or is not writable |
-| 7 | too few sites: what was done is kept and can be gone on with |
+| 5 | corrupt file: a file that epifalcon wrote has changed since |
+| 6 | cannot write: the path exists, was not written by epifalcon, or is not writable |
+| 7 | too few sites: the work so far is stored and can be resumed |
 """
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [HEAD]
-    for name, command in _commands(typer.main.get_command(app)):
+    for name, command in commands(typer.main.get_command(app)):
         text = inspect.cleandoc(command.help or "")
-        parts.append(f"\n## epifalcon {name}\n\n{_example(text)}\n")
+        description, _, _ = text.partition("Examples:")
+        lines = "\n".join(f"$ {line}" for line in examples(text))
+        parts.append(f"\n## epifalcon {name}\n\n{description.strip()}\n")
+        parts.append(f"```console\n{lines}\n```\n")
         rows = [_row(option) for option in command.params if option.name != "help"]
         parts.append("| option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
-def _commands(
-    group: typer.core.TyperGroup,
-) -> list[tuple[str, typer.core.TyperCommand]]:
-    """Every command with its whole name, those of a group one by one."""
+def commands(group: typer.core.TyperGroup) -> list[tuple[str, typer.core.TyperCommand]]:
+    """Return every command with its full name, including those of groups."""
     found = []
     for name, command in group.commands.items():
         if isinstance(command, typer.core.TyperGroup):
-            found += [(f"{name} {inner}", one) for inner, one in _commands(command)]
+            found += [(f"{name} {inner}", one) for inner, one in commands(command)]
         else:
             found.append((name, command))
     return found
 
 
-def _example(text: str) -> str:
-    before, found, command = text.partition("Example: ")
-    if not found:
-        return before
-    return f"{before.strip()}\n\n```console\n$ {command.strip()}\n```"
+def examples(text: str) -> list[str]:
+    """Return the command lines of the block "Examples:" of a help text."""
+    _, _, block = text.partition("Examples:")
+    return [line.strip() for line in block.splitlines() if line.strip()]
 
 
 def _row(option: typer.core.TyperOption | typer.core.TyperArgument) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if isinstance(option, typer.core.TyperArgument):
         names = f"`{option.name.upper()}`"
-    note = " Required." if option.required else ""
-    default = option.default
-    if default not in (None, False, [], ()) and not callable(default):
-        note = f" Default: {default}."
-    return f"| {names} | {option.help or ''}{note} |"
+    text, default = option.help or "", option.default
+    if option.required:
+        text += " Required."
+    elif option.show_default and type(default) in (str, int, float, type(PAGE)):
+        text = f"{text.removesuffix('.')} (default: {default})."
+    return f"| {names} | {text} |"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Seen:
 
     complaints: list[str] = field(default_factory=list)
     """Of its console, and errors of scripts."""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     """Addresses that were requested, those inside the page left out."""
     images: list[dict[str, object]] = field(default_factory=list)
     width: int = 0
@@ -58,7 +58,7 @@ def chromium() -> Iterator[object]:
             browser.close()
 
 
-def look(browser, path: Path, width: int) -> Seen:
+def open_page(browser, path: Path, width: int) -> Seen:
     """Open the file at ``path`` in a window of ``width`` pixels."""
     seen = Seen()
     page = browser.new_page(viewport={"width": width, "height": 844})
@@ -66,7 +66,9 @@ def look(browser, path: Path, width: int) -> Seen:
     page.on("pageerror", lambda error: seen.complaints.append(str(error)))
     page.on(
         "request",
-        lambda asked: asked.url.startswith("data:") or seen.asked.append(asked.url),
+        lambda requests: (
+            requests.url.startswith("data:") or seen.requests.append(requests.url)
+        ),
     )
     page.goto(path.resolve().as_uri(), wait_until="load")
     seen.images = page.evaluate(_IMAGES)

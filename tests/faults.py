@@ -17,7 +17,7 @@ class Killed(BaseException):
 class Disk:
     """Counts what changes the disk below ``root``; ``fail`` may end it.
 
-    ``fail(name, number)`` is asked before each change and raises or not.
+    ``fail(name, number)`` is called before each change and may raise.
     """
 
     def __init__(self, root, fail):

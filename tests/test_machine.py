@@ -55,27 +55,27 @@ def pages_touched(steps=5):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def tell_pages():
+def report_pages():
     """Print pages touched and memory held before, within and after."""
     usual, held = pages_touched(), held_mb()
     with pages_reused() as reuse_pages:
         early = pages_touched()
         reuse_pages()
         pages_touched(1)
-        reused, kept = pages_touched(), held_mb()
-    told = {
+        reused, retained = pages_touched(), held_mb()
+    output = {
         "early": early / usual,
         "reused": reused / usual,
-        "kept_mb": kept - held,
+        "retained_mb": retained - held,
         "left_mb": held_mb() - held,
         "late": pages_touched() / usual,
     }
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(output))
 
 
 def in_a_new_process(before="pass"):
-    """What ``tell_pages`` tells where nothing else has left holes in memory."""
-    code = f"from tests import test_machine as here\n{before}\nhere.tell_pages()"
+    """Output of ``report_pages`` where nothing else has left holes in memory."""
+    code = f"from tests import test_machine as here\n{before}\nhere.report_pages()"
     # With huge pages, which the system gives when it has some, one fault counts 512.
     environment = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
     done = subprocess.run(
@@ -90,9 +90,9 @@ def in_a_new_process(before="pass"):
 
 def test_steps_reuse_the_pages_of_the_first_and_give_them_back():
     found = in_a_new_process()
-    assert found["early"] > 0.9, "nothing is kept before it is wished for"
+    assert found["early"] > 0.9, "nothing is retained before the call"
     assert found["reused"] < 0.1
-    assert found["kept_mb"] > 30
+    assert found["retained_mb"] > 30
     assert found["left_mb"] < 10
     assert found["late"] > 0.9
 
@@ -107,4 +107,4 @@ def test_steps_reuse_the_pages_of_the_first_and_give_them_back():
 def test_pages_come_and_go_where_memory_is_scarce_or_the_system_another(elsewhere):
     found = in_a_new_process(elsewhere)
     assert found["reused"] > 0.9
-    assert found["kept_mb"] < 10
+    assert found["retained_mb"] < 10

@@ -81,6 +81,20 @@ def test_cached_code_is_compiled_again_when_an_imported_file_changes(tmp_path):
     assert run() == ["10", "0"]
 
 
+def test_cached_code_with_a_renamed_class_is_compiled_again(tmp_path):
+    kernel = (
+        "from typing import NamedTuple\nfrom epifalcon._numba import compiled\n"
+        "class {0}(NamedTuple):\n    x: float\n"
+        "@compiled\ndef twice(pair):\n    return 2 * pair.x\n"
+        "print(twice({0}(1.5)))\n"
+    )
+    module, command = tmp_path / "kernels.py", [sys.executable, "-c", "import kernels"]
+    for name in ("Pair", "Renamed"):
+        module.write_text(kernel.format(name))
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ran.stdout == "3.0\n", ran.stderr
+
+
 def test_a_part_may_share_out_work_itself():
     done = []
 

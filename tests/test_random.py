@@ -31,8 +31,10 @@ def test_equals_the_plain_generator_bit_by_bit():
 def test_published_vector():
     """The first outputs of splitmix64 from state 1234567 (Vigna's reference)."""
     state = np.array([1234567], np.uint64)
-    wished = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert [uniform(state) for _ in range(3)] == [(w >> 11) * 2.0**-53 for w in wished]
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [uniform(state) for _ in range(3)] == [
+        (w >> 11) * 2.0**-53 for w in expected
+    ]
 
 
 def test_normals_are_independent_standard_gaussians_of_their_key_and_row():
@@ -71,10 +73,10 @@ def test_another_seed_or_name_gives_other_draws(seed, other):
 
 def test_draws_are_the_same_in_another_process_and_for_ever():
     code = "from epifalcon.streams import Streams; print(Streams(7).seed_for('seir'))"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert int(told.stdout) == Streams(7).seed_for("seir") == GOLDEN
+    assert int(result.stdout) == Streams(7).seed_for("seir") == GOLDEN
 
 
 GOLDEN = 6350676652363362084

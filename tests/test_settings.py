@@ -1,7 +1,8 @@
 import contextlib
 import dataclasses
 import json
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from epifalcon.checks import positive
 from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.settings import (
+    Alias,
     as_plain,
     build,
     fingerprint,
@@ -46,11 +48,31 @@ class Outer:
     made: int = dataclasses.field(init=False, default=5)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Renamed(Inner):
+    ALIASES: ClassVar[Mapping[str, Alias]] = {
+        "cut": Alias("clip"),
+        "pairs": Alias("rounds", lambda value: 2 * value),
+    }
+
+
+def test_an_older_key_sets_its_replacement():
+    made = build(Renamed, {"cut": 0.5, "pairs": 4}, "inner")
+    assert as_plain(made) == {"clip": 0.5, "rounds": 8}
+    # An override follows the settings that it replaces, under either name.
+    assert build(Renamed, {"clip": 0.5, "cut": 0.7}).clip == 0.7
+    assert build(Renamed, {"cut": 0.5, "clip": 0.7}).clip == 0.7
+    with pytest.raises(SettingsError, match=r"inner\.cut='much' must be a number"):
+        build(Renamed, {"cut": "much"}, "inner")
+    with pytest.raises(SettingsError, match=r"unknown setting 'cut'"):
+        build(Inner, {"cut": 0.5})
+
+
 def refused(values: dict, *words: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as raised:
         build(Outer, {"name": "x", **values})
     for word in words:
-        assert word in str(caught.value)
+        assert word in str(raised.value)
 
 
 outers = st.builds(
@@ -106,7 +128,7 @@ def test_a_missing_value_is_named():
         build(Outer, {})
 
 
-def test_a_value_of_the_wrong_kind_is_told_with_the_right_one():
+def test_the_error_for_a_wrong_type_names_the_expected_type():
     refused({"name": 3}, "name=3", "text")
     refused({"share": "half"}, "share='half'", "a number")
     refused({"share": True}, "share=True", "a number")
@@ -127,7 +149,7 @@ def test_numbers_are_taken_where_nothing_is_lost():
     assert type(made.inner.rounds) is int
 
 
-def test_the_checks_of_a_class_are_told_with_the_full_path():
+def test_the_checks_of_a_class_are_reported_with_the_full_path():
     refused({"inner": {"clip": -1}}, "inner.clip=-1.0 must be")
 
 
@@ -209,7 +231,7 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys(values, random):
     assert fingerprint({key: values[key] for key in keys}) == fingerprint(values)
 
 
-def test_fingerprints_tell_content_apart_but_not_equal_numbers():
+def test_fingerprints_distinguish_content_but_not_equal_numbers():
     assert fingerprint({"a": 2}) == fingerprint({"a": 2.0})
     assert fingerprint({"a": (1, 2)}) == fingerprint({"a": [1, 2]})
     assert fingerprint({"a": np.int64(2)}) == fingerprint({"a": 2})

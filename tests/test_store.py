@@ -197,9 +197,9 @@ def test_what_is_not_ours_is_left_alone_even_with_overwrite(tmp_path, overwrite)
             (folder / "manifest.json").write_text(manifest)
     before = files_in(tmp_path)
     for name in ("file", "0", "1", "2"):
-        told = "is a file" if name == "file" else "not made by epifalcon"
+        result = "is a file" if name == "file" else "not made by epifalcon"
         with (
-            pytest.raises(WriteError, match=told),
+            pytest.raises(WriteError, match=result),
             new_directory(tmp_path / name, overwrite=overwrite),
         ):
             pass
@@ -215,7 +215,7 @@ def test_a_link_to_an_output_stays_a_link(tmp_path):
     store.read(tmp_path / "real", "new")
 
 
-def test_places_that_cannot_be_written_are_told(tmp_path):
+def test_places_that_cannot_be_written_are_reported(tmp_path):
     (tmp_path / "file").touch()
     places = [tmp_path / "file" / "out", tmp_path / "file" / "a" / "out"]
     places += [tmp_path / ("x" * 300), tmp_path / ("y" * 300) / "out"]
@@ -225,13 +225,13 @@ def test_places_that_cannot_be_written_are_told(tmp_path):
     assert files_in(tmp_path) == {"file"}
 
 
-def test_trouble_with_the_input_is_not_blamed_on_the_output(tmp_path):
+def test_an_input_error_is_not_reported_as_an_output_error(tmp_path):
     with pytest.raises(FileNotFoundError), new_directory(tmp_path / "out"):
         (tmp_path / "out-data.csv").read_text()
 
 
 def test_a_disk_that_fills_while_an_array_is_written(tmp_path):
-    # A real limit: NumPy tells of a short write without an error number.
+    # A real limit: NumPy reports a short write without an error number.
     code = f"""
 import pathlib, resource, signal, numpy as np
 from epifalcon import store
@@ -243,14 +243,14 @@ try:
         big = np.ones(1_000_000)
         store.write(folder, "big", {{"a": big}}, meta={{}}, origin=store.Origin())
 except WriteError as error:
-    print("told:", error)
+    print("error:", error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.startswith("told:"), done.stderr
+    assert done.stdout.startswith("error:"), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fingerprint_tells_settings_and_seed_but_not_versions():
+def test_a_fingerprint_depends_on_settings_and_seed_but_not_on_versions():
     same = Origin({"city": {"people": 3.0}}, seed=7)
     assert same.fingerprint == ORIGIN.fingerprint
     others = [Origin(ORIGIN.settings, 8), Origin({"city": {"people": 4}}, 7)]
@@ -289,10 +289,10 @@ def test_a_folder_may_grow_where_it_says_so(tmp_path):
         store.refuse_occupied(tmp_path / "out", overwrite=True)
 
 
-def test_only_trouble_with_the_output_becomes_ours(tmp_path):
-    def trouble(number, name=None):
+def test_only_errors_of_the_output_become_write_errors(tmp_path):
+    def failure(number, name=None):
         with store.writing(tmp_path / "out"):
-            raise OSError(number, "trouble", None if name is None else str(name))
+            raise OSError(number, "failure", None if name is None else str(name))
 
     for number, name in [
         (errno.ENOSPC, None),
@@ -301,12 +301,12 @@ def test_only_trouble_with_the_output_becomes_ours(tmp_path):
         (errno.EACCES, tmp_path / "out"),
         (errno.EROFS, tmp_path),
     ]:
-        with pytest.raises(WriteError, match="out: cannot be written: trouble"):
-            trouble(number, name)
+        with pytest.raises(WriteError, match="out: cannot be written: failure"):
+            failure(number, name)
     for number, name in [(errno.EACCES, None), (errno.ENOENT, tmp_path / "other")]:
-        with pytest.raises(OSError, match="trouble") as caught:
-            trouble(number, name)
-        assert not isinstance(caught.value, WriteError)
+        with pytest.raises(OSError, match="failure") as raised:
+            failure(number, name)
+        assert not isinstance(raised.value, WriteError)
 
 
 SCRATCH = [".a.0123abcd.partial", ".a.ffffffff.partial", ".b.0123abcd.partial"]

@@ -1,6 +1,15 @@
 """epifalcon: who is probably infected, while traces stay on people's own devices.
 
-The names below load on first use, so that importing the package costs nothing.
+    import epifalcon as ef
+
+    traces = ef.synthetic_city("hamlet", seed=7)
+    outbreak = ef.simulate(traces, ef.SARS_COV_2, seed=7)
+    tests, truth = ef.draw_tests(outbreak, share=0.4, seed=7)
+    model = ef.FalconField().fit(traces, tests)
+    print(ef.evaluate(model.predict_proba(), truth).auc)
+
+Names are loaded on first use, so that importing the package costs nothing. ``__all__``
+lists the main ones; a few more, such as ``Clock`` and ``Regions``, are available too.
 """
 
 import atexit as _atexit
@@ -12,66 +21,122 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from epifalcon.epidemic.labels import LabelSettings, draw_labels
-    from epifalcon.epidemic.outbreak import Outbreak
-    from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
-    from epifalcon.epidemic.seir import simulate
-    from epifalcon.epidemic.settings import OutbreakSettings
-    from epifalcon.experiments.experiment import Experiment
-    from epifalcon.experiments.run import run
-    from epifalcon.mobility.clock import Clock
-    from epifalcon.mobility.flows import Flows
-    from epifalcon.mobility.mobility_model import MobilityModel
-    from epifalcon.mobility.regions import Regions
-    from epifalcon.mobility.statistics import measure
-    from epifalcon.mobility.synthetic import CitySettings, build_city
-    from epifalcon.mobility.traces import Traces
-    from epifalcon.streams import Streams
+    from epifalcon import methods as methods
+    from epifalcon.epidemic.ground_truth import GroundTruth as GroundTruth
+    from epifalcon.epidemic.labels import LabelSettings as LabelSettings
+    from epifalcon.epidemic.labels import draw_labels as draw_labels
+    from epifalcon.epidemic.outbreak import Outbreak as Outbreak
+    from epifalcon.epidemic.pathogen import OMICRON as OMICRON
+    from epifalcon.epidemic.pathogen import SARS_COV_2 as SARS_COV_2
+    from epifalcon.epidemic.pathogen import Pathogen as Pathogen
+    from epifalcon.epidemic.seir import simulate as simulate
+    from epifalcon.epidemic.settings import OutbreakSettings as OutbreakSettings
+    from epifalcon.epidemic.test_results import TestResults as TestResults
+    from epifalcon.experiments.demo import demo as demo
+    from epifalcon.experiments.experiment import Experiment as Experiment
+    from epifalcon.experiments.run import run as run
+    from epifalcon.experiments.run_folder import FinishedRun as FinishedRun
+    from epifalcon.experiments.steps import draw_tests as draw_tests
+    from epifalcon.experiments.steps import evaluate as evaluate
+    from epifalcon.experiments.steps import read_tests as read_tests
+    from epifalcon.experiments.steps import read_visits as read_visits
+    from epifalcon.experiments.steps import synthetic_city as synthetic_city
+    from epifalcon.federation.privacy_plan import PrivacyPlan as PrivacyPlan
+    from epifalcon.methods.base import Context as Context
+    from epifalcon.methods.falcon import Falcon as Falcon
+    from epifalcon.methods.falcon import Hgnn as HGNN
+    from epifalcon.methods.falcon_field import FalconField as FalconField
+    from epifalcon.methods.hbp import Hbp as HBP
+    from epifalcon.methods.registry import load as load
+    from epifalcon.mobility.clock import Clock as Clock
+    from epifalcon.mobility.flows import Flows as Flows
+    from epifalcon.mobility.mobility_model import MobilityModel as MobilityModel
+    from epifalcon.mobility.regions import Regions as Regions
+    from epifalcon.mobility.statistics import measure as measure
+    from epifalcon.mobility.synthetic import CitySettings as CitySettings
+    from epifalcon.mobility.synthetic import build_city as build_city
+    from epifalcon.mobility.traces import Traces as Traces
+    from epifalcon.privacy.ledger import Ledger as Ledger
+    from epifalcon.streams import Streams as Streams
+    from epifalcon.studies.comparison import compare as compare
+    from epifalcon.studies.privacy_audit import audit as audit
 
 __version__ = _version("epifalcon")
 
-_HOMES = {
+_MODULES = {
     "CitySettings": "mobility.synthetic",
     "Clock": "mobility.clock",
+    "Context": "methods.base",
     "Experiment": "experiments.experiment",
+    "Falcon": "methods.falcon",
+    "FalconField": "methods.falcon_field",
+    "FinishedRun": "experiments.run_folder",
     "Flows": "mobility.flows",
+    "GroundTruth": "epidemic.ground_truth",
+    "HBP": "methods.hbp:Hbp",
+    "HGNN": "methods.falcon:Hgnn",
     "LabelSettings": "epidemic.labels",
+    "Ledger": "privacy.ledger",
     "MobilityModel": "mobility.mobility_model",
     "OMICRON": "epidemic.pathogen",
     "Outbreak": "epidemic.outbreak",
     "OutbreakSettings": "epidemic.settings",
     "Pathogen": "epidemic.pathogen",
+    "PrivacyPlan": "federation.privacy_plan",
     "Regions": "mobility.regions",
     "SARS_COV_2": "epidemic.pathogen",
     "Streams": "streams",
+    "TestResults": "epidemic.test_results",
     "Traces": "mobility.traces",
+    "audit": "studies.privacy_audit",
     "build_city": "mobility.synthetic",
+    "compare": "studies.comparison",
+    "demo": "experiments.demo",
     "draw_labels": "epidemic.labels",
+    "draw_tests": "experiments.steps",
+    "evaluate": "experiments.steps",
+    "load": "methods.registry",
     "measure": "mobility.statistics",
+    "methods": "",
+    "read_tests": "experiments.steps",
+    "read_visits": "experiments.steps",
     "run": "experiments.run",
     "simulate": "epidemic.seir",
+    "synthetic_city": "experiments.steps",
 }
+"""Module of each name, and its name there if it differs; none for a package."""
 
 __all__ = [
+    "HBP",
+    "HGNN",
     "OMICRON",
     "SARS_COV_2",
     "CitySettings",
-    "Clock",
+    "Context",
     "Experiment",
-    "Flows",
-    "LabelSettings",
-    "MobilityModel",
+    "Falcon",
+    "FalconField",
+    "FinishedRun",
+    "GroundTruth",
+    "Ledger",
     "Outbreak",
     "OutbreakSettings",
     "Pathogen",
-    "Regions",
-    "Streams",
+    "PrivacyPlan",
+    "TestResults",
     "Traces",
-    "build_city",
-    "draw_labels",
-    "measure",
+    "audit",
+    "compare",
+    "demo",
+    "draw_tests",
+    "evaluate",
+    "load",
+    "methods",
+    "read_tests",
+    "read_visits",
     "run",
     "simulate",
+    "synthetic_city",
 ]
 
 
@@ -97,9 +162,12 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'epifalcon' has no attribute {name!r}")
-    return getattr(import_module(f"epifalcon.{_HOMES[name]}"), name)
+    module, _, other = _MODULES[name].partition(":")
+    if not module:
+        return import_module(f"epifalcon.{name}")
+    return getattr(import_module(f"epifalcon.{module}"), other or name)
 
 
 def __dir__() -> list[str]:

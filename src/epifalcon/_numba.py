@@ -39,7 +39,11 @@ def njit(**options: Any) -> Callable[[F], F]:  # noqa: ANN401
         path = Path(function.__code__.co_filename)
         if path.exists():
             stamp = _source_hash(path, function.__module__)
-            dispatcher._cache._cache_file._source_stamp = stamp
+            file = dispatcher._cache._cache_file
+            # Numba unpickles an index of its own version before it compares stamps,
+            # which fails if a class was renamed. So the version contains the stamp.
+            file._source_stamp = stamp
+            file._version = f"{numba.__version__} {stamp}"
         return cast(F, dispatcher)
 
     return decorate

@@ -5,6 +5,7 @@ Every check takes ``name=value`` pairs, so the message can name the setting:
 ``Checked`` declares the checks of its fields by their types.
 """
 
+import importlib
 import math
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +13,7 @@ from dataclasses import fields
 from functools import cache, partial
 from itertools import repeat
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,19 @@ from numpy.typing import NDArray
 from epifalcon.errors import DataError, SettingsError
 
 T = TypeVar("T")
+
+
+def extra_module(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import ``module`` of an optional dependency, or raise with the extra to install.
+
+    ``purpose`` is what needs it: "regions='h3'", "a federation".
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise SettingsError(
+            f"{purpose} needs the extra {extra!r}: pip install 'epifalcon[{extra}]'"
+        ) from None
 
 
 def positive(**values: float) -> None:

@@ -62,7 +62,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 
 @contextlib.contextmanager
-def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
+def lock_folder(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock ``folder``, which need not exist yet, by a file beside it.
 
     If another process holds the lock, wait up to ``patience`` seconds. On entry,

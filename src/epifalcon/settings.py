@@ -2,7 +2,7 @@
 
 The error for an unknown key names the nearest valid key, and that for a value of the
 wrong type the expected type. Failed checks of a class are reported with the key's
-full path.
+full path. Older names of keys are listed in the class attribute ``ALIASES``.
 """
 
 import dataclasses
@@ -30,16 +30,29 @@ _SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
 """``.1`` and ``1.``, which are not valid TOML but common input."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """Replacement of an older key, with the conversion of its value."""
+
+    name: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
 def build(cls: type[T], values: "Plain", where: str = "") -> T:
-    """Build the dataclass ``cls`` from a mapping at the dotted path ``where``."""
+    """Build the dataclass ``cls`` from a mapping at the dotted path ``where``.
+
+    If the mapping holds an older key and its replacement, the later entry is used.
+    """
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    aliases: Mapping[str, Alias] = getattr(cls, "ALIASES", {})
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else key
-        if key not in fields:
+        alias = aliases.get(key, Alias(key))
+        if alias.name not in fields:
             raise SettingsError(unknown_name("setting", path, fields, where))
-        arguments[key] = convert(hints[key], value, path)
+        arguments[alias.name] = convert(hints[alias.name], alias.convert(value), path)
     none = dataclasses.MISSING
     needed = (f.name for f in fields.values() if f.default is f.default_factory is none)
     if missing := [name for name in needed if name not in arguments]:
@@ -181,6 +194,8 @@ def convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
     if origin is tuple:
         return _convert_tuple(hint, value, path)
     if origin is Mapping or dataclasses.is_dataclass(hint):
+        if origin is None and isinstance(value, hint):
+            return value
         if not isinstance(value, Mapping):
             raise SettingsError(f"{path}={value!r} must be a table of settings")
         return dict(value) if origin is Mapping else build(hint, value, path)
@@ -240,7 +255,7 @@ def _native(value: object) -> Any:  # noqa: ANN401
     """Convert a NumPy scalar to a Python scalar."""
     item = getattr(value, "item", None)
     if item is None:
-        raise TypeError(f"{value!r} is not something that JSON can hold")
+        raise TypeError(f"{value!r} cannot be written as JSON")
     return item()
 
 

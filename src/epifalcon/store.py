@@ -119,7 +119,7 @@ def new_directory(
 
 
 def clear_scratch(folder: Path, name: str | None = None) -> None:
-    """Remove what killed ``new_directory`` calls entry in ``folder``.
+    """Remove what killed ``new_directory`` calls left in ``folder``.
 
     With ``name``, only for that directory. A directory that was moved but not yet
     replaced is restored. No other process may be writing there.
@@ -327,7 +327,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     ]
     if unlisted:
         raise WriteError(
-            f"{path}: holds {unlisted[0]!r}, which is no part of it: move it away first"
+            f"{path}: holds {unlisted[0]!r}, which is not part of it: move it first"
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")

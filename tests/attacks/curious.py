@@ -48,7 +48,7 @@ class People:
         self.true = true.reshape(people, -1)
         self.keys = np.arange(terms.windows * terms.regions, dtype=np.int64)
 
-    def taker(
+    def view(
         self, sample=None, terms: PublicTerms | None = None
     ) -> UploadStatisticsView:
         """Notes of nothing yet, of everybody unless a sample is given."""
@@ -86,28 +86,28 @@ class People:
 
 def assert_honest(chance: list[np.ndarray], true: list[np.ndarray]) -> None:
     """Of what is given 60 to 80 %, about 70 % is true; so of every fifth."""
-    told, right = np.concatenate(chance), np.concatenate(true)
+    given, right = np.concatenate(chance), np.concatenate(true)
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
-        some = (told >= low) & (told < low + 0.2)
+        some = (given >= low) & (given < low + 0.2)
         error = 4 * np.sqrt(0.25 / some.sum())
-        assert right[some].mean() == pytest.approx(told[some].mean(), abs=error)
+        assert right[some].mean() == pytest.approx(given[some].mean(), abs=error)
 
 
-def noted_by(taker: UploadStatisticsView, who: People, number: int) -> None:
+def show_round(view: UploadStatisticsView, who: People, number: int) -> None:
     """Show a taker all messages of a round."""
     for cohort, message in who.round(number):
-        taker.saw(cohort, message)
+        view.record(cohort, message)
 
 
-def taken(
+def recorded(
     terms: PublicTerms, people: int, seed: int = 0, kind: type[People] = People
 ) -> tuple[UploadStatisticsView, People]:
     """Notes of all rounds."""
     who = kind(terms, people, seed)
-    taker = who.taker()
+    view = who.view()
     for number in range(terms.rounds):
-        noted_by(taker, who, number)
-    return taker, who
+        show_round(view, who, number)
+    return view, who
 
 
 class StatusPeople(People):
@@ -139,8 +139,8 @@ class StatusPeople(People):
         return [first, *super().round(number)]
 
 
-def taken_of_statuses(
+def recorded_statuses(
     terms: PublicTerms, people: int, seed: int = 0
 ) -> tuple[UploadStatisticsView, StatusPeople]:
     """Notes of all rounds of people with a status input."""
-    return taken(terms, people, seed, StatusPeople)
+    return recorded(terms, people, seed, StatusPeople)

@@ -162,13 +162,13 @@ def test_guesses_that_do_not_fit_are_refused():
     good = name_best(found, np.zeros(7))
     with pytest.raises(DataError, match="NaN"):
         name_best(found, np.full(7, np.nan))
-    with pytest.raises(DataError, match="1 places are not"):
+    with pytest.raises(DataError, match="1 true places are not"):
         true_claims(found, traces_of([[3, 2], [0, -1]]))
     with pytest.raises(DataError, match="people, regions, slots"):
         true_claims(found, traces_of([[3], [0]]))
     with pytest.raises(DataError, match="expected bool"):
         localisation_error(good, found, np.zeros(7))
-    with pytest.raises(DataError, match="nothing to judge"):
+    with pytest.raises(DataError, match="nothing to evaluate"):
         localisation_error(good, found, np.zeros(7, bool))
 
 

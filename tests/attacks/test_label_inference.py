@@ -7,16 +7,16 @@ from scipy import stats
 from epifalcon.attacks import label_inference
 from epifalcon.attacks.label_inference import (
     LabelScores,
+    evaluate,
     expected_direction,
     fit_mixture,
     from_statuses,
-    judge,
     read_head_gradients,
 )
 from epifalcon.attacks.upload_recorder import UploadStatisticsView
 from epifalcon.errors import DataError
 from epifalcon.federation.engine import VectorisedEngine, train
-from tests.attacks.curious import StatusPeople, taken, taken_of_statuses, terms_of
+from tests.attacks.curious import StatusPeople, recorded, recorded_statuses, terms_of
 from tests.federation.small_world import city, plan_of, settings_of
 
 
@@ -25,33 +25,33 @@ def trained():
     """A run with little noise and small steps, and who was tested with which result."""
     settings = settings_of(rounds=60, learning_rate=0.005, dropout=0.0)
     whole = city(30, 1)
-    wish = {"mode": "paper", "upload_sigma": 0.002, "gradient_sigma": 0.002}
-    plan = plan_of(settings, 1, **wish)
-    taker = UploadStatisticsView.of(whole, settings, plan, np.arange(30))
-    train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
-    return taker.notes(), whole.status
+    privacy = {"mode": "paper", "upload_sigma": 0.002, "gradient_sigma": 0.002}
+    plan = plan_of(settings, 1, **privacy)
+    view = UploadStatisticsView.of(whole, settings, plan, np.arange(30))
+    train(VectorisedEngine(whole, settings, plan, seed=5, view=view))
+    return view.statistics(), whole.status
 
 
 def test_gradients_tell_everybodys_result_where_noise_is_small(trained):
-    notes, status = trained
-    found = label_inference.from_gradients(notes)
-    judged = judge(found, status)
-    assert judged.positive.estimate == 1
-    assert judged.tested.estimate == 1
+    statistics, status = trained
+    found = label_inference.from_gradients(statistics)
+    result = evaluate(found, status)
+    assert result.positive.estimate == 1
+    assert result.tested.estimate == 1
     assert (found.positive[status == 1] > 0).all()
     assert (found.positive[status == 0] < 0).all()
 
 
 def test_rows_drift_towards_the_result(trained):
-    notes, status = trained
-    judged = judge(label_inference.from_rows(notes), status)
-    assert judged.positive.estimate > 0.8
-    assert judged.tested.estimate > 0.8
+    statistics, status = trained
+    result = evaluate(label_inference.from_rows(statistics), status)
+    assert result.positive.estimate > 0.8
+    assert result.tested.estimate > 0.8
 
 
 def made_notes(people, rng, sigma):
     """Sums of 100 rounds of (p - y) [h || 1], h of one sign, and noise."""
-    notes = taken(terms_of(rounds=1), people)[0].notes()
+    statistics = recorded(terms_of(rounds=1), people)[0].statistics()
     status = rng.choice([-1, 0, 1], people, p=[0.5, 0.3, 0.2])
     slope = np.choose(status + 1, [np.zeros(people), 0.02, -0.05])
     hidden = 1 + 0.3 * rng.random((people, 5))
@@ -59,19 +59,19 @@ def made_notes(people, rng, sigma):
     noise = 10 * sigma * rng.standard_normal((2, people, 6))
     both = np.stack([-along, along], axis=1) + noise.swapaxes(0, 1)
     gradients = {"head.weight": both[:, :, :5], "head.bias": both[:, :, 5]}
-    return replace(notes, gradients=gradients), status
+    return replace(statistics, gradients=gradients), status
 
 
 def test_energy_tells_tests_whose_gradients_cancel():
     """Rounds up and rounds down, as with a result that the model comes to know."""
     rng = np.random.default_rng(0)
-    notes = taken(terms_of(rounds=1, gradient_sigma=0.01), 300)[0].notes()
+    statistics = recorded(terms_of(rounds=1, gradient_sigma=0.01), 300)[0].statistics()
     status = rng.choice([-1, 0, 1], 300, p=[0.5, 0.3, 0.2])
-    count, noise = 60 * notes.terms.parameters, 0.01**2
+    count, noise = 60 * statistics.terms.parameters, 0.01**2
     energy = noise * rng.chisquare(count, 300) + (status >= 0) * 60 * 0.006**2
     sums = {"head.weight": (300, 2, 5), "head.bias": (300, 2)}
-    told = replace(
-        notes,
+    changed = replace(
+        statistics,
         rounds=60,
         gradient_energy=energy,
         gradients={
@@ -79,13 +79,13 @@ def test_energy_tells_tests_whose_gradients_cancel():
             for name, shape in sums.items()
         },
     )
-    judged = judge(label_inference.from_gradients(told), status)
-    exact = judge(LabelScores("energy", energy, energy), status)
+    result = evaluate(label_inference.from_gradients(changed), status)
+    exact = evaluate(LabelScores("energy", energy, energy), status)
     assert exact.tested.estimate > 0.8
-    assert judged.tested.estimate > exact.tested.estimate - 0.08
-    alike = replace(told, gradient_energy=noise * rng.chisquare(count, 300))
+    assert result.tested.estimate > exact.tested.estimate - 0.08
+    alike = replace(changed, gradient_energy=noise * rng.chisquare(count, 300))
     assert abs(
-        judge(label_inference.from_gradients(alike), status).tested.estimate - 0.5
+        evaluate(label_inference.from_gradients(alike), status).tested.estimate - 0.5
     ) < (0.1)
 
 
@@ -94,14 +94,18 @@ def test_gradients_add_to_other_evidence_what_they_know():
     rng = np.random.default_rng(2)
     gained = []
     for sigma in (0.5, 3.0, 100.0):
-        notes, status = made_notes(600, rng, sigma)
-        terms = replace(notes.terms, gradient_sigma=sigma)
-        found = label_inference.from_gradients(replace(notes, terms=terms, rounds=100))
+        statistics, status = made_notes(600, rng, sigma)
+        terms = replace(statistics.terms, gradient_sigma=sigma)
+        found = label_inference.from_gradients(
+            replace(statistics, terms=terms, rounds=100)
+        )
         rows = np.zeros((600, 3))
         rows[np.arange(600), np.take([2, 0, 1], status + 1)] = 1.0
         alone = LabelScores.of("rows", rows + rng.standard_normal(rows.shape))
-        both = judge(label_inference.both(alone, found), status)
-        gained.append(both.positive.estimate - judge(alone, status).positive.estimate)
+        both = evaluate(label_inference.both(alone, found), status)
+        gained.append(
+            both.positive.estimate - evaluate(alone, status).positive.estimate
+        )
         assert both.name == "rows and gradients"
     assert gained[0] > 0.1
     assert min(gained[1:]) > -0.005
@@ -112,9 +116,9 @@ def test_people_held_back_for_validation_are_judged_apart():
     held_back = np.array([False] * 6 + [True] * 2)
     # Their devices send what those of untested people do.
     sent = np.where(held_back, -1, status)
-    told = LabelScores("told", sent.astype(float), (sent >= 0).astype(float))
-    mixed = judge(told, status)
-    apart = judge(told, status, held_back)
+    changed = LabelScores("attack", sent.astype(float), (sent >= 0).astype(float))
+    mixed = evaluate(changed, status)
+    apart = evaluate(changed, status, held_back)
     assert (mixed.tested.estimate, mixed.held_back) == (pytest.approx(5 / 6), 0)
     assert mixed.positive.estimate < 1
     assert (apart.tested.estimate, apart.positive.estimate) == (1, 1)
@@ -122,7 +126,7 @@ def test_people_held_back_for_validation_are_judged_apart():
 
 
 def test_the_direction_is_that_of_the_linear_model():
-    notes = taken(terms_of(rounds=1, width=3), 1)[0].notes()
+    statistics = recorded(terms_of(rounds=1, width=3), 1)[0].statistics()
     rng = np.random.default_rng(0)
     parameters = {
         "layer0.weight": rng.standard_normal((3, 5)),
@@ -133,7 +137,7 @@ def test_the_direction_is_that_of_the_linear_model():
         "head.bias": np.zeros(2),
     }
     single = {name: one.astype(np.float32) for name, one in parameters.items()}
-    found = label_inference.logit_direction(replace(notes, parameters=single))
+    found = label_inference.logit_direction(replace(statistics, parameters=single))
 
     def logit(row):
         for layer in (0, 1):
@@ -145,19 +149,19 @@ def test_the_direction_is_that_of_the_linear_model():
 
 
 def test_what_was_not_kept_cannot_be_used():
-    notes = taken(terms_of(rounds=2), 2)[0].notes()
+    statistics = recorded(terms_of(rounds=2), 2)[0].statistics()
     with pytest.raises(DataError, match="no gradients"):
-        label_inference.from_gradients(notes)
-    with pytest.raises(DataError, match="too few"):
-        label_inference.from_rows(notes)
+        label_inference.from_gradients(statistics)
+    with pytest.raises(DataError, match="at least 3"):
+        label_inference.from_rows(statistics)
     with pytest.raises(DataError, match="no parameters"):
-        label_inference.logit_direction(notes)
+        label_inference.logit_direction(statistics)
 
 
 def test_a_perfect_ranking_of_few_people_proves_little():
     status = np.array([1, 1, 0, 0, 0, -1], np.int8)
-    told = LabelScores("told", status.astype(float), (status >= 0).astype(float))
-    found = judge(told, status)
+    changed = LabelScores("attack", status.astype(float), (status >= 0).astype(float))
+    found = evaluate(changed, status)
     assert (found.positive.estimate, found.positive.high) == (1.0, 1.0)
     # As wide as two right calls in two allow.
     assert found.positive.low == pytest.approx(0.025 ** (1 / 2))
@@ -182,16 +186,19 @@ def parameters(rng):
 def attacked(rng, people, signal, **terms):
     """Notes whose gradients are (p - y) [h || 1], clipped, of what people receive."""
     plain = {"width": WIDTH, "rounds": 1, "gradient_sigma": 0.4, "upload_sigma": 0.3}
-    notes = taken(terms_of(**{**plain, **terms}), people)[0].notes()
-    told = replace(
-        notes,
+    statistics = recorded(terms_of(**{**plain, **terms}), people)[0].statistics()
+    changed = replace(
+        statistics,
         parameters=parameters(rng),
-        counts=np.full(len(notes.key), 2.0),
-        claimed=np.full(len(notes.key), 6),
+        counts=np.full(len(statistics.key), 2.0),
+        claimed=np.full(len(statistics.key), 6),
         rounds=ROUNDS,
     )
-    spread = label_inference._received_spread(told)
-    weight, bias = told.parameters["layer1.weight"], told.parameters["layer1.bias"]
+    spread = label_inference._received_spread(changed)
+    weight, bias = (
+        changed.parameters["layer1.weight"],
+        changed.parameters["layer1.bias"],
+    )
     status = rng.choice([-1, 0, 1], people)
     slope = np.choose(status + 1, [0.0, 1.0, -1.0]) * signal
     sums = np.zeros((people, 2, WIDTH + 1))
@@ -205,7 +212,7 @@ def attacked(rng, people, signal, **terms):
         sums += np.stack([-one, one], axis=1)
     sums += 0.4 * np.sqrt(ROUNDS) * rng.standard_normal(sums.shape)
     gradients = {"head.weight": sums[..., :WIDTH], "head.bias": sums[..., WIDTH]}
-    return replace(told, gradients=gradients), status
+    return replace(changed, gradients=gradients), status
 
 
 def auc(found, status):
@@ -215,15 +222,18 @@ def auc(found, status):
 
 def test_the_direction_is_the_mean_of_what_opens():
     rng = np.random.default_rng(0)
-    notes, _ = attacked(rng, 2, 0.0)
-    spread = label_inference._received_spread(notes)
+    statistics, _ = attacked(rng, 2, 0.0)
+    spread = label_inference._received_spread(statistics)
     # Uploads of norm 1 over 24 coordinates; noise of 6 claimants over 2 people.
-    noise = (10 * 0.3) ** 2 * 6 / 2**2 / notes.terms.windows
+    noise = (10 * 0.3) ** 2 * 6 / 2**2 / statistics.terms.windows
     assert spread == pytest.approx(np.sqrt(1 / WIDTH + noise))
-    weight, bias = notes.parameters["layer1.weight"], notes.parameters["layer1.bias"]
+    weight, bias = (
+        statistics.parameters["layer1.weight"],
+        statistics.parameters["layer1.bias"],
+    )
     read_ = rng.normal(0, spread, (40_000, WIDTH))
     mean = np.append(np.maximum(read_ @ weight.T + bias, 0).mean(axis=0), 1.0)
-    assert expected_direction(notes) @ mean / np.linalg.norm(mean) > 0.999
+    assert expected_direction(statistics) @ mean / np.linalg.norm(mean) > 0.999
 
 
 def test_it_tells_results_that_noise_hides_from_the_people_together():
@@ -231,11 +241,13 @@ def test_it_tells_results_that_noise_hides_from_the_people_together():
     rng = np.random.default_rng(1)
     by_data, by_parameters = [], []
     for _ in range(4):
-        notes, status = attacked(rng, 150, 1.0)
-        found = read_head_gradients(notes)
+        statistics, status = attacked(rng, 150, 1.0)
+        found = read_head_gradients(statistics)
         assert not found.stands_out
         by_parameters.append(auc(found, status))
-        by_data.append(auc(read_head_gradients(replace(notes, parameters={})), status))
+        by_data.append(
+            auc(read_head_gradients(replace(statistics, parameters={})), status)
+        )
         centre = found.along[status == 0].mean()
         assert 0.5 * found.usual < centre < found.most
     assert np.mean(by_parameters) > 0.8
@@ -243,14 +255,14 @@ def test_it_tells_results_that_noise_hides_from_the_people_together():
 
 
 def test_where_people_have_more_in_common_than_noise_they_tell_it_themselves():
-    notes, status = attacked(np.random.default_rng(2), 200, 8.0)
-    found = read_head_gradients(notes)
+    statistics, status = attacked(np.random.default_rng(2), 200, 8.0)
+    found = read_head_gradients(statistics)
     assert found.stands_out
     assert auc(found, status) > 0.99
     other = np.random.default_rng(3).standard_normal((WIDTH, WIDTH))
-    odd = {**notes.parameters, "layer1.weight": other.astype(np.float32)}
+    odd = {**statistics.parameters, "layer1.weight": other.astype(np.float32)}
     assert np.array_equal(
-        read_head_gradients(replace(notes, parameters=odd)).along, found.along
+        read_head_gradients(replace(statistics, parameters=odd)).along, found.along
     )
 
 
@@ -258,8 +270,8 @@ def test_noise_alone_rarely_stands_out_and_tells_nothing():
     rng = np.random.default_rng(4)
     seen, aucs = 0, []
     for _ in range(60):
-        notes, status = attacked(rng, 60, 0.0)
-        found = read_head_gradients(notes)
+        statistics, status = attacked(rng, 60, 0.0)
+        found = read_head_gradients(statistics)
         seen += found.stands_out
         aucs.append(auc(found, status))
     assert seen <= 4
@@ -286,56 +298,58 @@ NOISY = {"windows": 8, "rounds": 30, "width": 16, "upload_sigma": 0.8}
 
 
 def truth_of(who):
-    """As ``judge`` takes it: 1, 0, or -1 for unknown."""
+    """As ``evaluate`` takes it: 1, 0, or -1 for unknown."""
     return np.take([0, 1, -1], who.status).astype(np.int8)
 
 
-def blind(notes):
-    return np.full(len(notes.key), 1 / notes.terms.regions)
+def blind(statistics):
+    return np.full(len(statistics.key), 1 / statistics.terms.regions)
 
 
 @pytest.fixture(scope="module")
 def noisy():
     """A thousand people of whom a round tells hardly anything."""
-    taker, who = taken_of_statuses(terms_of(**NOISY, mask_share=0.5), 1000)
-    return taker.notes(), who
+    view, who = recorded_statuses(terms_of(**NOISY, mask_share=0.5), 1000)
+    return view.statistics(), who
 
 
-def expected(notes, certain):
+def expected(statistics, certain):
     """AUC of the result from Gaussian sums: distance over spread."""
-    gram, mask = notes.gram, notes.terms.mask_share
+    gram, mask = statistics.gram, statistics.terms.mask_share
     apart = (1 - mask) * (gram[0, 1] - gram[0, 0])
-    around = notes.terms.upload_sigma**2 / certain * gram[0]
+    around = statistics.terms.upload_sigma**2 / certain * gram[0]
     around = around + (gram[1] + gram[2]) / 2
     distance = np.sqrt(apart @ np.linalg.solve(around, apart))
     return stats.norm.cdf(distance / np.sqrt(2))
 
 
 def test_with_the_true_places_it_is_as_good_as_theory_allows(noisy):
-    notes, who = noisy
-    found = judge(from_statuses(notes, who.true.ravel().astype(float)), truth_of(who))
-    wanted = expected(notes, notes.terms.windows)
+    statistics, who = noisy
+    found = evaluate(
+        from_statuses(statistics, who.true.ravel().astype(float)), truth_of(who)
+    )
+    wanted = expected(statistics, statistics.terms.windows)
     assert 0.7 < wanted < 0.95
     assert found.positive.estimate == pytest.approx(wanted, abs=0.04)
 
 
 def test_the_likelihood_is_that_of_gaussian_sums(noisy):
     """Of the products with the three rows, weighed by the chances of the claims."""
-    notes, _ = noisy
+    statistics, _ = noisy
     rng = np.random.default_rng(0)
-    likely = rng.random(len(notes.key))
+    likely = rng.random(len(statistics.key))
     # As much by being hidden as by noise.
-    hidden = 2e4 * notes.gram[1:]
-    told = replace(notes, gram=np.concatenate([notes.gram[:1], hidden]))
-    found = from_statuses(told, likely).likely
-    noise = notes.terms.upload_sigma**2 * notes.gram[0]
+    hidden = 2e4 * statistics.gram[1:]
+    changed = replace(statistics, gram=np.concatenate([statistics.gram[:1], hidden]))
+    found = from_statuses(changed, likely).likely
+    noise = statistics.terms.upload_sigma**2 * statistics.gram[0]
     for person in range(5):
-        mine = notes.person == person
+        mine = statistics.person == person
         certain = (likely[mine] ** 2).sum()
-        summed = notes.met[:, mine] @ likely[mine]
+        summed = statistics.matched[:, mine] @ likely[mine]
         wanted = []
         for status, spread in enumerate((*hidden, np.zeros((3, 3)))):
-            mean = certain * (notes.gram[0, status] + notes.gram[0, 2]) / 2
+            mean = certain * (statistics.gram[0, status] + statistics.gram[0, 2]) / 2
             around = certain * noise + certain**2 * spread
             wanted.append(stats.multivariate_normal(mean, around).logpdf(summed))
         wanted = np.array(wanted)
@@ -358,11 +372,11 @@ class Alike(StatusPeople):
 def test_where_nothing_can_be_known_it_is_chance(kind, mask, sigma):
     """Statuses that all look alike, and statuses that are never shown."""
     terms = terms_of(**{**NOISY, "upload_sigma": sigma, "rounds": 10}, mask_share=mask)
-    taker, who = taken(terms, 300, kind=kind)
-    notes = taker.notes()
-    for likely in (None, blind(notes), who.true.ravel().astype(float)):
-        judged = judge(from_statuses(notes, likely), truth_of(who))
-        for interval in (judged.positive, judged.tested):
+    view, who = recorded(terms, 300, kind=kind)
+    statistics = view.statistics()
+    for likely in (None, blind(statistics), who.true.ravel().astype(float)):
+        result = evaluate(from_statuses(statistics, likely), truth_of(who))
+        for interval in (result.positive, result.tested):
             assert interval.low - 0.02 <= 0.5 <= interval.high + 0.02
 
 
@@ -378,18 +392,18 @@ def test_on_falcon_with_a_status_input(mode):
         "local": {"epsilon": 2000.0},
     }[mode]
     plan = plan_of(settings, copies, mode=mode, **noise)
-    taker = UploadStatisticsView.of(whole, settings, plan, np.arange(60))
-    train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
-    notes = taker.notes()
+    view = UploadStatisticsView.of(whole, settings, plan, np.arange(60))
+    train(VectorisedEngine(whole, settings, plan, seed=5, view=view))
+    statistics = view.statistics()
     # Who was never seen sends nothing.
-    seen = np.bincount(notes.person, minlength=60) > 0
-    rows = from_statuses(notes)
-    judged = judge(rows, whole.status, ~seen)
-    assert judged.positive.estimate > 0.97
-    assert judged.tested.estimate > 0.97
-    together = judge(
-        label_inference.both(rows, label_inference.from_gradients(notes)),
+    seen = np.bincount(statistics.person, minlength=60) > 0
+    rows = from_statuses(statistics)
+    result = evaluate(rows, whole.status, ~seen)
+    assert result.positive.estimate > 0.97
+    assert result.tested.estimate > 0.97
+    together = evaluate(
+        label_inference.both(rows, label_inference.from_gradients(statistics)),
         whole.status,
         ~seen,
     )
-    assert together.positive.estimate >= judged.positive.estimate - 0.02
+    assert together.positive.estimate >= result.positive.estimate - 0.02

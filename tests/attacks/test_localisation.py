@@ -108,7 +108,7 @@ def test_what_is_refused():
         forward_backward(found, profile, nothing[:-1])
     with pytest.raises(DataError, match="finite or -inf"):
         forward_backward(found, profile, nothing + np.nan)
-    with pytest.raises(DataError, match="rules out every claim"):
+    with pytest.raises(DataError, match="is -inf for every claim"):
         forward_backward(found, profile, nothing - np.inf)
     other, _, _ = attacked(0, regions=5)
     with pytest.raises(DataError, match="12 regions, the claims 5"):

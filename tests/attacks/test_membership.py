@@ -7,8 +7,8 @@ import pytest
 
 from epifalcon.attacks.membership import (
     Shadows,
+    evaluate,
     infer,
-    judge,
     membership_ratio,
     result_ratio,
 )
@@ -137,22 +137,22 @@ def test_people_shown_on_one_side_only_decide_nothing():
     found = membership_ratio(shadows.score[0], lopsided)
     assert found[:2].tolist() == [0, 0]
     assert np.count_nonzero(found[2:]) == PEOPLE - 2
-    told = result_ratio(shadows.score[0], lopsided, infected.astype(np.int8))
-    assert told[0] == 0
-    assert np.isfinite(told).all()
+    ratio = result_ratio(shadows.score[0], lopsided, infected.astype(np.int8))
+    assert ratio[0] == 0
+    assert np.isfinite(ratio).all()
 
 
 def test_what_cannot_be_attacked_is_refused():
     shadows, infected = runs_of(9, 1.0)
     with pytest.raises(DataError, match="runs, people"):
         Shadows(shadows.score, shadows.included[:3])
-    with pytest.raises(DataError, match="between 0 and 1"):
+    with pytest.raises(DataError, match="from 0 to 1"):
         Shadows(shadows.score + 1, shadows.included)
     with pytest.raises(DataError, match="4 or more"):
         infer(Shadows(shadows.score[:3], shadows.included[:3]), infected)
-    with pytest.raises(DataError, match="shadow runs of"):
+    with pytest.raises(DataError, match="target has shape"):
         membership_ratio(shadows.score[0, :5], shadows)
-    with pytest.raises(DataError, match="either result"):
+    with pytest.raises(DataError, match="each result"):
         result_ratio(shadows.score[0], shadows, np.zeros(PEOPLE, np.int8))
     with pytest.raises(DataError, match="infected"):
-        judge(shadows.score[0], np.ones(PEOPLE, bool))
+        evaluate(shadows.score[0], np.ones(PEOPLE, bool))

@@ -89,7 +89,7 @@ def test_the_evidence_weighs_counts_their_logs_and_visits():
 
 def test_what_is_refused():
     found, _ = attacked(0)
-    with pytest.raises(DataError, match="between 0 and 1"):
+    with pytest.raises(DataError, match="from 0 to 1"):
         recurrence(found, np.full(found.claims, 2.0))
     with pytest.raises(SettingsError, match="must divide the day"):
         recurrence(attacked(0, 8)[0])
@@ -102,8 +102,8 @@ def place(seed, method="walk"):
     model = claims.model_of(traces, 1e-8)
     cases = np.ones((len(traces.regions), traces.clock.days))
     domains = DomainSettings(count=2, least_regions=4)
-    wish = PseudoSettings(method=method, domains=domains)
-    made = generate(traces, model, cases, wish, np.random.default_rng(seed))
+    privacy = PseudoSettings(method=method, domains=domains)
+    made = generate(traces, model, cases, privacy, np.random.default_rng(seed))
     return ShadowCity(Candidates.of_pseudo(made), traces, model)
 
 
@@ -146,9 +146,10 @@ def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
 def test_without_passes_it_is_the_moves_alone_and_evidence_enters_both():
     own = place(2)
     found, profile = own.candidates, MobilityProfile.of(own.model)
-    told = np.random.default_rng(0).normal(size=found.claims)
+    evidence = np.random.default_rng(0).normal(size=found.claims)
     np.testing.assert_array_equal(
-        combined(found, profile, (), told), forward_backward(found, profile, told)
+        combined(found, profile, (), evidence),
+        forward_backward(found, profile, evidence),
     )
     sure = np.where(true_claims(found, own.traces), 0.0, -500.0)
     assert error(own, combined(found, profile, learnt(), sure)) == 0
@@ -257,10 +258,10 @@ def test_faint_hints_add_up_over_the_slots_of_a_set():
     )
     # A log ratio of a noisy 1 or 0: by itself hardly more than a guess.
     sigma = 1.5
-    told = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
-    alone = localisation_error(name_best(found, told), found, truth).error
-    honest = RepeatReliability(honest=0.02)
-    pooled = by_sets(found, profile, honest, told)
+    evidence = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
+    alone = localisation_error(name_best(found, evidence), found, truth).error
+    power = RepeatReliability(power=0.02)
+    pooled = by_sets(found, profile, power, evidence)
     together = localisation_error(name_best(found, pooled), found, truth).error
     assert together < alone - 0.05
 
@@ -270,8 +271,8 @@ def test_how_many_claim_a_place_tells_once_for_each_set():
     region, profile = found.region, MobilityProfile.of(model_of(2))
     claimed = np.where(region == 2, 1, 9)
     flat = by_sets(found, profile, RepeatReliability(crowd=2.0))
-    told = by_sets(found, profile, RepeatReliability(crowd=2.0), claimed=claimed)
-    few, many = told[region == 2][0], told[region == 5][0]
+    evidence = by_sets(found, profile, RepeatReliability(crowd=2.0), claimed=claimed)
+    few, many = evidence[region == 2][0], evidence[region == 5][0]
     before = flat[region == 2][0] / flat[region == 5][0]
     # Squared, and not once more for each of the four slots.
     assert few / many / before == pytest.approx(9**2, rel=1e-6)
@@ -294,15 +295,15 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     own, attacked = roomy(1), roomy(2)
     rng = np.random.default_rng(0)
     belief = learn_sets(own, rng)
-    assert belief.honest < 1
+    assert belief.power < 1
     found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
     truth = true_claims(found, attacked.traces)
     hint = 0.05 * (truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(found.claims)
     learnt, plain, alone = (
-        error(attacked, by_sets(found, profile, one, told, attacked.claimed))
-        for one, told in (
+        error(attacked, by_sets(found, profile, one, evidence, attacked.claimed))
+        for one, evidence in (
             (belief, hint),
-            (replace(belief, honest=1.0), hint),
+            (replace(belief, power=1.0), hint),
             (belief, None),
         )
     )
@@ -311,6 +312,6 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     tempered = by_sets(found, profile, belief)
     filled = found.start[:-1][np.diff(found.start) > 0]
     assert np.allclose(np.add.reduceat(tempered, filled), 1)
-    again = by_sets(found, profile, replace(belief, honest=1.0))
+    again = by_sets(found, profile, replace(belief, power=1.0))
     assert np.corrcoef(tempered, again)[0, 1] > 0.9
     assert tempered.max() < again.max()

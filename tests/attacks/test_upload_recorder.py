@@ -21,7 +21,7 @@ from epifalcon.attacks.upload_recorder import (
     draw_sample,
     own_status,
     posterior,
-    read_notes,
+    read_statistics,
     require_room,
     shown_chances,
 )
@@ -33,7 +33,7 @@ from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.server_view import SERVER, PlaceTotals
 from epifalcon.federation.settings import ViewSettings
 from epifalcon.federation.training import TrainingTask, fit
-from epifalcon.models.person_model import kept
+from epifalcon.models.person_model import dropout_mask
 from epifalcon.privacy.clipping import clip_rows
 from epifalcon.store import Origin
 from tests.attacks.curious import (
@@ -41,9 +41,9 @@ from tests.attacks.curious import (
     StatusPeople,
     assert_honest,
     gradient,
-    noted_by,
-    taken,
-    taken_of_statuses,
+    recorded,
+    recorded_statuses,
+    show_round,
     terms_of,
 )
 from tests.federation.small_world import city, plan_of, settings_of
@@ -67,44 +67,44 @@ def same(one: UploadStatistics, other: UploadStatistics) -> bool:
 def test_sums_over_rounds_are_those_of_the_raw_uploads():
     terms = terms_of(channels=TWO, rounds=5)
     who = People(terms, 3)
-    taker = who.taker([0, 2])
+    view = who.view([0, 2])
     raw = {}
     for number in range(5):
         for cohort, message in who.round(number):
-            taker.saw(cohort, message)
+            view.record(cohort, message)
             if isinstance(message, LocationUpload):
                 raw[cohort, message.channel, number] = message.rows.double().numpy()
-    notes = taker.notes()
-    assert (notes.rounds, notes.people.tolist()) == (5, [0, 2])
-    for place, person in enumerate(notes.people.tolist()):
-        mine = notes.person == place
-        assert np.array_equal(notes.key[mine], who.keys)
+    statistics = view.statistics()
+    assert (statistics.rounds, statistics.people.tolist()) == (5, [0, 2])
+    for place, person in enumerate(statistics.people.tolist()):
+        mine = statistics.person == place
+        assert np.array_equal(statistics.key[mine], who.keys)
         for layer, channel in enumerate(TWO):
             rows = np.stack([raw[person, channel, number] for number in range(5)])
             square = (rows**2).sum(axis=2)
-            assert np.allclose(notes.energy[layer, mine], square.sum(axis=0))
+            assert np.allclose(statistics.energy[layer, mine], square.sum(axis=0))
             if layer == 0:
-                assert np.allclose(notes.norm[mine], np.sqrt(square[0]))
+                assert np.allclose(statistics.norm[mine], np.sqrt(square[0]))
     # Gradients were (person, 1) in every round.
-    assert notes.gradients["head.bias"].tolist() == [[0, 5], [10, 5]]
-    assert notes.gradient_energy.tolist() == [5, 25]
+    assert statistics.gradients["head.bias"].tolist() == [[0, 5], [10, 5]]
+    assert statistics.gradient_energy.tolist() == [5, 25]
 
 
 def test_rows_come_out_unbiased_and_with_the_noise_they_are_said_to_have():
     terms = terms_of(windows=40, rounds=300, upload_sigma=0.05, width=8)
     who = People(terms, 1)
-    taker, row = who.taker(), who.row()
+    view, row = who.view(), who.row()
     who.row = lambda: row
     for number in range(terms.rounds):
-        taker.saw(0, who.upload(0, number, "upload/0"))
-        taker.saw(0, gradient(number))
-    notes = taker.notes()
-    scaled = (notes.rows[0] - row) * np.sqrt(notes.certainty[0])[:, None]
+        view.record(0, who.upload(0, number, "upload/0"))
+        view.record(0, gradient(number))
+    statistics = view.statistics()
+    scaled = (statistics.rows[0] - row) * np.sqrt(statistics.certainty[0])[:, None]
     late = scaled[20:] / terms.upload_sigma
     assert abs(late.mean()) < 4 / np.sqrt(late.size)
     assert late.std() == pytest.approx(1, abs=0.06)
-    assert notes.certainty[0, -1] == pytest.approx(40, abs=0.5)
-    norm = np.sqrt(notes.strength[0, 0, 0] / notes.strength[0, 0, 1])
+    assert statistics.certainty[0, -1] == pytest.approx(40, abs=0.5)
+    norm = np.sqrt(statistics.strength[0, 0, 0] / statistics.strength[0, 0, 1])
     assert norm == pytest.approx(0.1, rel=0.02)
 
 
@@ -113,8 +113,8 @@ def test_evidence_is_honest_about_odds():
     terms = terms_of(windows=60, rounds=12, upload_sigma=0.1)
     chance, true = [], []
     for seed in range(4):
-        taker, who = taken(terms, 10, seed)
-        odds = np.exp(taker.notes().evidence.reshape(-1, terms.regions))
+        view, who = recorded(terms, 10, seed)
+        odds = np.exp(view.statistics().evidence.reshape(-1, terms.regions))
         chance.append((odds / odds.sum(axis=1, keepdims=True)).ravel())
         true.append(who.true.ravel())
     assert_honest(chance, true)
@@ -123,118 +123,120 @@ def test_evidence_is_honest_about_odds():
 @pytest.mark.parametrize("mask", [None, 0.5])
 def test_resumed_notes_are_the_same_bits(mask):
     terms = terms_of(channels=TWO, rounds=6, mask_share=mask)
-    made = taken if mask is None else taken_of_statuses
+    made = recorded if mask is None else recorded_statuses
     whole, _ = made(terms, 3)
     who = (People if mask is None else StatusPeople)(terms, 3)
-    taker = who.taker()
+    view = who.view()
     for number in range(6):
         if number == 3:
-            before = taker.notes()
-            taker = UploadStatisticsView(
+            before = view.statistics()
+            view = UploadStatisticsView(
                 UploadStatistics.of(before.arrays(), before.meta())
             )
-        noted_by(taker, who, number)
-    assert same(taker.notes(), whole.notes())
+        show_round(view, who, number)
+    assert same(view.statistics(), whole.statistics())
 
 
 def test_rows_of_a_long_run_are_stored_at_even_distances(monkeypatch):
     terms = terms_of(rounds=7)
-    every = taken(terms, 2)[0].notes()
+    every = recorded(terms, 2)[0].statistics()
     monkeypatch.setattr(upload_recorder, "_ROW_ROUNDS", 3)
-    notes = taken(terms, 2)[0].notes()
-    assert np.array_equal(notes.rows, every.rows[:, ::3])
-    assert (notes.certainty > 0).all()
+    statistics = recorded(terms, 2)[0].statistics()
+    assert np.array_equal(statistics.rows, every.rows[:, ::3])
+    assert (statistics.certainty > 0).all()
 
 
 @pytest.mark.parametrize("mask", [None, 0.5])
 def test_memory_is_known_before(mask):
     terms = terms_of(rounds=50, mask_share=mask)
     planned = terms.planned_bytes(10)
-    made = taken if mask is None else taken_of_statuses
-    arrays = made(terms, 10)[0].notes().arrays()
+    made = recorded if mask is None else recorded_statuses
+    arrays = made(terms, 10)[0].statistics().arrays()
     held = [one.nbytes for name, one in arrays.items() if "parameter." not in name]
     assert 0.7 * planned < sum(held) <= planned
 
 
 def test_counts_stand_beside_the_claims():
     terms = terms_of(rounds=1)
-    taker, who = taken(terms, 2)
-    assert np.isnan(taker.notes().counts).all()
-    assert np.isnan(taker.notes().presence).all()
-    taker.saw(SERVER, PlaceTotals(who.keys, who.keys + 0.5, who.keys * 2))
-    notes = taker.notes()
-    assert np.array_equal(notes.counts, notes.key + 0.5)
-    assert np.array_equal(notes.claimed, notes.key * 2)
+    view, who = recorded(terms, 2)
+    assert np.isnan(view.statistics().counts).all()
+    assert np.isnan(view.statistics().presence).all()
+    view.record(SERVER, PlaceTotals(who.keys, who.keys + 0.5, who.keys * 2))
+    statistics = view.statistics()
+    assert np.array_equal(statistics.counts, statistics.key + 0.5)
+    assert np.array_equal(statistics.claimed, statistics.key * 2)
 
 
 def test_presence_sent_by_devices_is_stored_and_resumed():
     terms = terms_of(rounds=2, presence_sigma=2.0)
     who = People(terms, 3)
-    taker = who.taker([0, 2])
-    told = [PresenceUpload(who.keys, who.keys + 0.25 * one) for one in range(3)]
-    for cohort, message in enumerate(told):
-        taker.saw(cohort, message)
+    view = who.view([0, 2])
+    changed = [PresenceUpload(who.keys, who.keys + 0.25 * one) for one in range(3)]
+    for cohort, message in enumerate(changed):
+        view.record(cohort, message)
     for cohort, message in who.round(0):
-        taker.saw(cohort, message)
-    notes = taker.notes()
-    assert np.array_equal(notes.presence, np.append(who.keys, who.keys + 0.5))
-    taker = UploadStatisticsView(UploadStatistics.of(notes.arrays(), notes.meta()))
-    assert np.array_equal(taker.notes().presence, notes.presence)
+        view.record(cohort, message)
+    statistics = view.statistics()
+    assert np.array_equal(statistics.presence, np.append(who.keys, who.keys + 0.5))
+    view = UploadStatisticsView(
+        UploadStatistics.of(statistics.arrays(), statistics.meta())
+    )
+    assert np.array_equal(view.statistics().presence, statistics.presence)
     with pytest.raises(DataError, match="other places"):
-        taker.saw(0, PresenceUpload(who.keys[1:], told[0].counts[1:]))
+        view.record(0, PresenceUpload(who.keys[1:], changed[0].counts[1:]))
 
 
 def test_a_message_of_several_people_is_taken_apart():
     terms = terms_of(rounds=2)
     who = People(terms, 3)
-    one, other = (who.taker([0, 2]) for _ in range(2))
+    one, other = (who.view([0, 2]) for _ in range(2))
     for number in range(2):
         parts = [who.upload(person, number, "upload/0") for person in range(3)]
         keys = np.concatenate([part.keys for part in parts])
         order = np.argsort(keys, kind="stable")
         rows = torch.cat([part.rows for part in parts])[torch.from_numpy(order)]
         person = np.concatenate([part.person for part in parts])[order]
-        other.saw(9, LocationUpload(number, "upload/0", keys[order], rows, person))
+        other.record(9, LocationUpload(number, "upload/0", keys[order], rows, person))
         for part in parts:
-            one.saw(0, part)
-        for taker in (one, other):
+            one.record(0, part)
+        for view in (one, other):
             for cohort in range(3):
-                taker.saw(cohort, gradient(number))
-    assert same(one.notes(), other.notes())
+                view.record(cohort, gradient(number))
+    assert same(one.statistics(), other.statistics())
 
 
 def test_rounds_must_come_whole_and_in_order():
     terms = terms_of()
     who = People(terms, 1)
-    taker = who.taker()
+    view = who.view()
     first = who.upload(0, 0, "upload/0")
-    taker.saw(0, first)
-    with pytest.raises(DataError, match="half noted"):
-        taker.notes()
-    with pytest.raises(DataError, match="round 0 came, round 1 is due"):
-        taker.saw(0, first)
-    taker.saw(0, gradient(0))
-    with pytest.raises(DataError, match="round 2 came, round 1 is due"):
-        taker.saw(0, gradient(2))
+    view.record(0, first)
+    with pytest.raises(DataError, match="is incomplete"):
+        view.statistics()
+    with pytest.raises(DataError, match="round 0, expected 1"):
+        view.record(0, first)
+    view.record(0, gradient(0))
+    with pytest.raises(DataError, match="round 2, expected 1"):
+        view.record(0, gradient(2))
     fewer = LocationUpload(
         1, "upload/0", first.keys[1:], first.rows[1:], first.person[1:]
     )
     with pytest.raises(DataError, match="claims other places"):
-        taker.saw(0, fewer)
-    assert taker.notes().rounds == 1
+        view.record(0, fewer)
+    assert view.statistics().rounds == 1
 
 
 def test_sums_of_cohorts_are_refused_and_scoring_and_strangers_ignored():
     who = People(terms_of(), 2)
-    taker = who.taker([0])
+    view = who.view([0])
     sums = LocationUpload(0, "upload/0", np.arange(3), torch.ones(3, 5))
-    with pytest.raises(DataError, match="one by one"):
-        taker.saw(0, sums)
-    taker.saw(0, who.upload(0, 7, "scoring/0"))
-    taker.saw(1, who.upload(1, 7, "upload/0"))
-    taker.saw(1, gradient(7))
-    assert taker.notes().rounds == 0
-    assert not taker.notes().energy.any()
+    with pytest.raises(DataError, match="uploads per person"):
+        view.record(0, sums)
+    view.record(0, who.upload(0, 7, "scoring/0"))
+    view.record(1, who.upload(1, 7, "upload/0"))
+    view.record(1, gradient(7))
+    assert view.statistics().rounds == 0
+    assert not view.statistics().energy.any()
 
 
 def test_a_sample_is_drawn_from_the_seed():
@@ -246,14 +248,14 @@ def test_a_sample_is_drawn_from_the_seed():
     assert draw_sample(7, 50, 3).tolist() == list(range(7))
 
 
-def some_notes() -> UploadStatistics:
-    return taken(terms_of(channels=TWO), 3)[0].notes()
+def some_statistics() -> UploadStatistics:
+    return recorded(terms_of(channels=TWO), 3)[0].statistics()
 
 
 def test_notes_come_back_from_disk_bit_by_bit(tmp_path):
-    notes = some_notes()
-    notes.save(tmp_path / "notes", Origin(seed=3))
-    assert same(UploadStatistics.load(tmp_path / "notes"), notes)
+    statistics = some_statistics()
+    statistics.save(tmp_path / "notes", Origin(seed=3))
+    assert same(UploadStatistics.load(tmp_path / "notes"), statistics)
     path = tmp_path / "notes" / "evidence.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(CorruptFileError, match=r"evidence\.npy"):
@@ -265,29 +267,35 @@ def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch, sch
     with pytest.raises(DataError, match="no such folder"):
         UploadStatistics.load(tmp_path / "notes")
     monkeypatch.setattr(upload_recorder, "_SCHEMA", schema)
-    some_notes().save(tmp_path / "notes", Origin())
+    some_statistics().save(tmp_path / "notes", Origin())
     monkeypatch.undo()
-    with pytest.raises(DataError, match=f"schema {schema} of 'server-notes'"):
+    with pytest.raises(DataError, match=f"schema {schema} of 'upload-statistics'"):
         UploadStatistics.load(tmp_path / "notes")
 
 
 def test_notes_out_of_an_older_checkpoint_are_refused():
     """Checkpoints have no schema of their own for what rides in them."""
-    notes = some_notes()
-    older = {name: one for name, one in notes.arrays().items() if name != "met"}
-    with pytest.raises(CorruptFileError, match=r"another version.*met"):
-        UploadStatistics.of(older, notes.meta())
+    statistics = some_statistics()
+    older = {
+        name: one for name, one in statistics.arrays().items() if name != "matched"
+    }
+    with pytest.raises(CorruptFileError, match=r"another version.*matched"):
+        UploadStatistics.of(older, statistics.meta())
 
 
 def terms_for(cohort, settings, plan):
-    return UploadStatisticsView.of(cohort, settings, plan, np.array([0])).notes().terms
+    return (
+        UploadStatisticsView.of(cohort, settings, plan, np.array([0]))
+        .statistics()
+        .terms
+    )
 
 
 def test_terms_are_those_of_the_plan():
     settings = settings_of(gradient_path="exchanged", window_slots=3)
     whole = city(10, 2, 3, window_slots=3)
-    wish = {"mode": "paper", "upload_sigma": 0.2, "gradient_sigma": 0.3}
-    terms = terms_for(whole, settings, plan_of(settings, 2, **wish))
+    privacy = {"mode": "paper", "upload_sigma": 0.2, "gradient_sigma": 0.3}
+    terms = terms_for(whole, settings, plan_of(settings, 2, **privacy))
     assert terms.channels == ("upload/0", "upload/1", "return/1", "return/0")
     assert (terms.copies, terms.window_slots, terms.single) == (2, 3, False)
     assert (terms.upload_clip, terms.upload_sigma) == (0.1, 0.2)
@@ -298,7 +306,7 @@ def test_terms_are_those_of_the_plan():
     assert PublicTerms(**json.loads(json.dumps(vars(terms)))) == terms
     assert (terms.mask_share, terms.statuses) == (None, 0)
     shown = settings_of(input="status", mask_share=0.3, input_dropout=0.1)
-    terms = terms_for(whole, shown, plan_of(shown, 2, **wish))
+    terms = terms_for(whole, shown, plan_of(shown, 2, **privacy))
     assert (terms.mask_share, terms.input_dropout, terms.statuses) == (0.3, 0.1, 3)
     off = terms_for(whole, settings, plan_of(settings, mode="off"))
     assert (off.upload_clip, off.upload_sigma, off.copies) == (None, 0.0, 0)
@@ -325,7 +333,7 @@ def dense_notes(rows, window, weight, noise, spread):
     return made
 
 
-def noted(rows, start, weight, noise, spread):
+def evidence_of(rows, start, weight, noise, spread):
     seen = RoundUploads(rows, start, weight, noise)
     return np.stack([seen.square, seen.evidence(spread)])
 
@@ -339,7 +347,7 @@ def test_a_round_is_noted_as_the_formulas_say(size):
     window = np.repeat(np.arange(len(size)), size)
     rows = rng.normal(0.02, 0.1, (start[-1], 4))
     weight = rng.random(start[-1])
-    found = noted(rows, start, weight, 0.01, 0.002)
+    found = evidence_of(rows, start, weight, 0.01, 0.002)
     expected = dense_notes(rows, window, weight, 0.01, 0.002)
     assert np.allclose(found, expected, rtol=1e-6, atol=1e-9)
 
@@ -368,8 +376,8 @@ def dense_known(rows, window, weight, known):
         if certain:
             for status, one in enumerate(column):
                 around = (noise * certain + certain**2 * spread[status]) * unit
-                told = stats.multivariate_normal(certain * one, around)
-                chance[status] += told.logpdf(total)
+                changed = stats.multivariate_normal(certain * one, around)
+                chance[status] += changed.logpdf(total)
         chance -= special.logsumexp(chance)
         true = [
             stats.multivariate_normal(one, (noise + extra) * unit).logpdf(row)
@@ -431,7 +439,7 @@ def test_dropout_is_told_by_its_mean_and_spread(clip):
     weight = torch.from_numpy(rng.standard_normal((64, 3)))
     terms = terms_of(width=64, upload_clip=clip, mask_share=0.5, input_dropout=0.3)
     known = KnownRows.of({"input.weight": weight}, terms)
-    factors = kept(np.arange(4000), 64, 0.3, 7)
+    factors = dropout_mask(np.arange(4000), 64, 0.3, 7)
     for status in range(3):
         rows = torch.from_numpy(factors) * weight[:, status]
         rows = (rows if clip is None else clip_rows(rows, clip)).numpy()
@@ -446,9 +454,9 @@ def test_what_is_shown_follows_from_the_own_status_and_the_mask():
     found = np.exp(shown_chances(np.log(chance) + 7, 0.4))
     assert np.allclose(found, [0.12, 0.18, 0.5 + 0.4 * 0.5])
     fits = np.array([-1.0, 2.0, 0.5])
-    told = own_status(fits, 0.4)
+    changed = own_status(fits, 0.4)
     expected = [np.log(0.6 * np.exp(one) + 0.4 * np.exp(0.5)) for one in fits[:2]]
-    assert np.allclose(told, [*expected, 0.5])
+    assert np.allclose(changed, [*expected, 0.5])
     assert own_status(fits, 1.0).tolist() == [0.5, 0.5, 0.5]
 
 
@@ -456,12 +464,12 @@ def test_where_places_are_known_the_likelihood_is_exact():
     """Without pseudo places every upload is the row and noise."""
     terms = terms_of(regions=1, copies=0, windows=3, rounds=4, mask_share=0.3)
     who = StatusPeople(terms, 2)
-    taker = who.taker()
+    view = who.view()
     expected = np.zeros((2, 3))
     for number in range(terms.rounds):
         messages = who.round(number)
         for cohort, message in messages:
-            taker.saw(cohort, message)
+            view.record(cohort, message)
         for person in range(2):
             rows = messages[1 + person][1].rows.double().numpy()
             fits = [
@@ -472,7 +480,7 @@ def test_where_places_are_known_the_likelihood_is_exact():
                 both = np.array([fits[status], fits[2]])
                 weights = [0.7, 0.3] if status < 2 else [1.0, 0.0]
                 expected[person, status] += special.logsumexp(both, b=weights)
-    found = taker.notes().status
+    found = view.statistics().status
     differ = (found - found[:, 2:]) - (expected - expected[:, 2:])
     assert np.abs(differ).max() < 1e-5
     assert np.ptp(found, axis=1).min() > 0.1
@@ -483,12 +491,12 @@ def test_beliefs_are_honest_about_places_and_about_the_status():
     terms = terms_of(windows=25, rounds=12, upload_sigma=0.15, **HALF)
     chance, true = {"place": [], "status": []}, {"place": [], "status": []}
     for seed in range(3):
-        taker, who = taken_of_statuses(terms, 80, seed)
-        notes = taker.notes()
-        places = notes.evidence.reshape(-1, terms.regions)
+        view, who = recorded_statuses(terms, 80, seed)
+        statistics = view.statistics()
+        places = statistics.evidence.reshape(-1, terms.regions)
         chance["place"].append(special.softmax(places, axis=1).ravel())
         true["place"].append(who.true.ravel())
-        chance["status"].append(special.softmax(notes.status, axis=1).ravel())
+        chance["status"].append(special.softmax(statistics.status, axis=1).ravel())
         true["status"].append((np.eye(3)[who.status] == 1).ravel())
     for name in chance:
         assert_honest(chance[name], true[name])
@@ -498,15 +506,15 @@ def test_known_rows_tell_places_better_than_rows_that_must_be_found():
     terms = terms_of(windows=12, rounds=20, upload_sigma=0.2, **HALF)
     errors = {}
     for mask in (0.5, None):
-        told = terms_of(**{**vars(terms), "mask_share": mask})
+        changed = terms_of(**{**vars(terms), "mask_share": mask})
         wrong = []
         for seed in range(3):
             who = StatusPeople(terms, 30, seed)
-            taker = who.taker(terms=told)
+            view = who.view(terms=changed)
             for number in range(terms.rounds):
                 for cohort, message in who.round(number):
-                    taker.saw(cohort, message)
-            best = taker.notes().evidence.reshape(-1, terms.regions).argmax(axis=1)
+                    view.record(cohort, message)
+            best = view.statistics().evidence.reshape(-1, terms.regions).argmax(axis=1)
             wrong.append(1 - who.true.reshape(len(best), -1)[range(len(best)), best])
         errors[mask] = np.mean(wrong)
     assert errors[0.5] < errors[None] - 0.05
@@ -515,30 +523,30 @@ def test_known_rows_tell_places_better_than_rows_that_must_be_found():
 def test_what_is_summed_for_later_is_the_products_of_all_rounds():
     terms = terms_of(rounds=5, mask_share=0.25)
     who = StatusPeople(terms, 2)
-    taker = who.taker()
-    met, gram = np.zeros((3, 2 * len(who.keys))), np.zeros((3, 3, 3))
+    view = who.view()
+    matched, gram = np.zeros((3, 2 * len(who.keys))), np.zeros((3, 3, 3))
     for number in range(terms.rounds):
         messages = who.round(number)
         for cohort, message in messages:
-            taker.saw(cohort, message)
+            view.record(cohort, message)
         rows = np.concatenate([messages[1][1].rows, messages[2][1].rows])
-        met += who.column @ rows.T
+        matched += who.column @ rows.T
         gram[0] += who.column @ who.column.T
         for status in (0, 1):
             apart = (who.column[status] - who.column[2]) @ who.column.T
             gram[1 + status] += 0.25 * 0.75 * np.outer(apart, apart)
-    notes = taker.notes()
-    assert np.allclose(notes.met, met, atol=1e-6)
-    assert np.allclose(notes.gram, gram, atol=1e-6)
+    statistics = view.statistics()
+    assert np.allclose(statistics.matched, matched, atol=1e-6)
+    assert np.allclose(statistics.gram, gram, atol=1e-6)
 
 
 def test_uploads_need_the_parameters_of_their_round():
     terms = terms_of(**HALF)
     who = StatusPeople(terms, 1)
-    taker = who.taker()
+    view = who.view()
     who.broadcast(0)
-    with pytest.raises(DataError, match="before the parameters"):
-        taker.saw(0, who.upload(0, 0, "upload/0"))
+    with pytest.raises(DataError, match="precede the parameters"):
+        view.record(0, who.upload(0, 0, "upload/0"))
 
 
 RECORDED = replace(town.with_mode("paper"), view=ViewSettings(people=9))
@@ -562,15 +570,15 @@ def test_recording_changes_no_bit_of_a_training(mode, tmp_path):
 
 def test_notes_are_of_all_rounds_and_of_as_many_people_as_wished(tmp_path):
     trained(RECORDED, tmp_path / "run")
-    notes = read_notes(tmp_path / "run")
-    assert len(notes.people) == 9
-    assert notes.rounds == RECORDED.model.rounds
-    assert notes.terms.upload_sigma > 0
+    statistics = read_statistics(tmp_path / "run")
+    assert len(statistics.people) == 9
+    assert statistics.rounds == RECORDED.model.rounds
+    assert statistics.terms.upload_sigma > 0
 
 
 def test_without_notes_it_is_told_how_to_get_them(tmp_path):
     with pytest.raises(DataError, match="--record-view"):
-        read_notes(tmp_path)
+        read_statistics(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])
@@ -588,8 +596,10 @@ def test_room_is_that_of_the_run_and_asked_for_before(mode, tmp_path, monkeypatc
     watched = replace(seen, view=ViewSettings(people=9))
     require_room(watched, town.traces())
     trained(watched, tmp_path / "run")
-    assert asked == [(read_notes(tmp_path / "run").terms, 9)]
+    assert asked == [(read_statistics(tmp_path / "run").terms, 9)]
     huge = replace(seen, view=ViewSettings(people=80, most_mb=1))
     huge = replace(huge, model=replace(seen.model, rounds=10**6, width=64))
-    with pytest.raises(SettingsError, match=r"view\.most_mb=1: notes of 80 people"):
+    with pytest.raises(
+        SettingsError, match=r"view\.most_mb=1: statistics of 80 people"
+    ):
         require_room(huge, town.traces())

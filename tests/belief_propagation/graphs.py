@@ -16,7 +16,7 @@ from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import force_of
 
-UNDAMPED = FieldSettings(sweeps=20, renewed=1.0, caution=0.0, slower=1.0)
+UNDAMPED = FieldSettings(sweeps=20, damping=0.0, damping_decay=0.0, damping_backoff=1.0)
 
 
 class Cohorts:
@@ -78,7 +78,7 @@ def start_of(known, rates, slots):
     return InitialHazard.from_tests(tested, positive, rates.seeded, slots)
 
 
-def converge(people, graph, known, rates, settings=UNDAMPED, law="one"):
+def converge(people, graph, known, rates, settings=UNDAMPED, transmission="fixed"):
     """Run all sweeps and send the last messages; returns the final state."""
     state = infer(
         people,
@@ -86,17 +86,17 @@ def converge(people, graph, known, rates, settings=UNDAMPED, law="one"):
         start_of(known, rates, graph.clock.slots),
         settings.sweeps,
         settings,
-        Transmission(law, TransmissionSettings(from_sweep=2)),
+        Transmission(transmission, TransmissionSettings(from_sweep=2)),
     )
     people.end(graph.messages(state.sums, state.factor))
     return state
 
 
-def rested(scene, known, settings=UNDAMPED, law="one", parts=None):
+def rested(scene, known, settings=UNDAMPED, transmission="fixed", parts=None):
     """The risks after all sweeps, and the final state."""
     people = cohorts_of(scene, known, parts)
     graph = graph_of(scene, people.crowd())
-    state = converge(people, graph, known, rates_of(scene), settings, law)
+    state = converge(people, graph, known, rates_of(scene), settings, transmission)
     return people.risk, state
 
 

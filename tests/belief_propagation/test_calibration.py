@@ -18,7 +18,7 @@ from epifalcon.belief_propagation.calibration import (
     log_odds,
     perturbed,
 )
-from epifalcon.belief_propagation.settings import ALIKE
+from epifalcon.belief_propagation.settings import EQUALLY_RICH
 from epifalcon.epidemic.pathogen import OMICRON
 from epifalcon.epidemic.test_results import TestErrors
 
@@ -27,7 +27,7 @@ WRONG = TestErrors(false_positive=0.05, false_negative=0.2)
 
 
 def people(count, slope, offset, errors=RIGHT, seed=0):
-    """Risks, and results of people whose true odds are bent from them."""
+    """Risks, and results of people whose true odds are scaled from them."""
     rng = np.random.default_rng(seed)
     odds = rng.normal(-1.2, 0.8, count)
     truth = expit(slope * (odds + 1.2) - 1.2 + offset)
@@ -35,7 +35,7 @@ def people(count, slope, offset, errors=RIGHT, seed=0):
 
 
 @pytest.mark.parametrize("errors", [RIGHT, WRONG])
-def test_what_was_bent_is_found_whether_tests_are_right_or_not(errors):
+def test_a_known_scaling_is_recovered_with_and_without_test_errors(errors):
     found = fit_scaling(*people(40_000, 1.4, -0.5, errors), errors)
     assert found.slope == pytest.approx(1.4, abs=0.08)
     assert found.offset == pytest.approx(-0.5, abs=0.05)
@@ -48,16 +48,16 @@ def test_the_fit_is_the_highest_posterior():
     def lost(point):
         slope, offset = point
         odds = log_odds(risk)
-        bent = expit(slope * (odds - odds.mean()) + odds.mean() + offset)
-        chance = chance_of_positive(bent, WRONG)
-        told = np.log(np.where(positive, chance, 1 - chance)).sum()
-        return -told + ((slope - 1) / 0.2) ** 2 / 2 + (offset / 0.5) ** 2 / 2
+        recalibrated = expit(slope * (odds - odds.mean()) + odds.mean() + offset)
+        chance = chance_of_positive(recalibrated, WRONG)
+        result = np.log(np.where(positive, chance, 1 - chance)).sum()
+        return -result + ((slope - 1) / 0.2) ** 2 / 2 + (offset / 0.5) ** 2 / 2
 
     best = minimize(lost, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
     np.testing.assert_allclose([found.slope, found.offset], best.x, atol=1e-4)
 
 
-def test_risks_that_mean_what_they_say_are_left_alone_and_others_are_not():
+def test_calibrated_risks_are_unchanged_and_others_are_not():
     left = [
         choose_scaling(*people(500, 1, 0, seed=k), RIGHT) == IDENTITY for k in range(9)
     ]
@@ -65,7 +65,7 @@ def test_risks_that_mean_what_they_say_are_left_alone_and_others_are_not():
     assert choose_scaling(*people(500, 1, 0.7), RIGHT) != IDENTITY
 
 
-def test_few_people_bend_nothing():
+def test_few_people_change_nothing():
     risk, positive = people(149, 1, 3)
     assert fit_scaling(risk[:19], positive[:19], RIGHT) == IDENTITY
     assert choose_scaling(risk, positive, RIGHT) == IDENTITY
@@ -78,28 +78,28 @@ def test_few_people_bend_nothing():
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=20, max_size=60),
     st.sampled_from([RIGHT, WRONG]),
 )
-def test_whatever_was_found_is_a_risk_and_the_order_stays(pairs, errors):
+def test_scaled_risks_are_probabilities_in_the_same_order(pairs, errors):
     risk = np.array([one for one, _ in pairs])
     positive = np.array([one for _, one in pairs])
-    bend = fit_scaling(risk, positive, errors)
-    rising = bend(np.sort(risk))
+    scaling = fit_scaling(risk, positive, errors)
+    rising = scaling(np.sort(risk))
     assert ((rising >= 0) & (rising <= 1)).all()
     assert (np.diff(rising) >= 0).all()
 
 
-def test_a_mean_is_met_and_one_out_of_reach_is_not_run_after():
+def test_a_mean_is_met_unless_it_is_out_of_reach():
     risk, _ = people(300, 1, 0)
-    bend = PlattScaling(1.3, -0.2, -1.0)
-    assert bend.with_mean(risk, 0.4)(risk).mean() == pytest.approx(0.4)
-    assert bend.with_mean(risk, 1.0) == bend
-    assert bend.with_mean(np.empty(0), 0.4) == bend
+    scaling = PlattScaling(1.3, -0.2, -1.0)
+    assert scaling.with_mean(risk, 0.4)(risk).mean() == pytest.approx(0.4)
+    assert scaling.with_mean(risk, 1.0) == scaling
+    assert scaling.with_mean(np.empty(0), 0.4) == scaling
 
 
-def test_who_is_infected_now_is_told_as_those_who_ever_were():
+def test_current_risks_are_rescaled_like_ever_risks():
     now, risk = np.array([0.0, 0.1, 0.3, 0.0]), np.array([0.2, 0.2, 0.3, 0.0])
-    told = np.array([0.4, 0.1, 0.9, 0.2])
+    result = np.array([0.4, 0.1, 0.9, 0.2])
     np.testing.assert_allclose(
-        current_given_ever(now, risk, told), [0.0, 0.05, 0.9, 0.0]
+        current_given_ever(now, risk, result), [0.0, 0.05, 0.9, 0.0]
     )
 
 
@@ -120,23 +120,32 @@ def best(losses, alike=()):
 
 def test_a_richer_model_must_win_by_more_than_its_standard_error():
     one, better = lost(gain=0.1, noise=0.5)
-    assert best({"one": one, "apart": better}) == "apart"
+    assert best({"fixed": one, "regional": better}) == "regional"
     one, doubtful = lost(gain=0.001, noise=0.5)
-    assert best({"one": one, "apart": doubtful}) == "one"
-    assert best({"one": one, "scaled": one, "apart": one}) == "one"
+    assert best({"fixed": one, "regional": doubtful}) == "fixed"
+    assert best({"fixed": one, "global": one, "regional": one}) == "fixed"
     one, apart = lost(gain=0.1, noise=0.1)
-    assert best({"one": one, "mild": apart, "apart": apart - 0.05}) == "apart"
-    assert best({"one": one, "mild": apart - 0.05, "apart": apart}) == "mild"
+    assert (
+        best({"fixed": one, "regional-strong": apart, "regional": apart - 0.05})
+        == "regional"
+    )
+    assert (
+        best({"fixed": one, "regional-strong": apart - 0.05, "regional": apart})
+        == "regional-strong"
+    )
     none = np.empty(0)
-    assert best({"one": none, "apart": none}) == "one"
+    assert best({"fixed": none, "regional": none}) == "fixed"
 
 
 def test_of_models_equally_rich_the_better_one_is_selected():
     mild, doubtful = lost(gain=0.0, noise=0.5)
     doubtful += (mild - doubtful).mean() - 0.01
-    assert best({"mild": mild, "apart": doubtful}) == "mild"
-    assert best({"mild": mild, "apart": doubtful}, ALIKE) == "apart"
-    assert best({"scaled": mild, "apart": doubtful}, ALIKE) == "scaled"
+    assert best({"regional-strong": mild, "regional": doubtful}) == "regional-strong"
+    assert (
+        best({"regional-strong": mild, "regional": doubtful}, EQUALLY_RICH)
+        == "regional"
+    )
+    assert best({"global": mild, "regional": doubtful}, EQUALLY_RICH) == "global"
 
 
 def test_the_standard_error_is_that_of_the_paired_gains():
@@ -169,17 +178,17 @@ def test_the_spread_is_that_of_people_and_not_of_the_level():
     assert none.max() < 1e-12
 
 
-def test_nine_of_ten_intervals_hold_the_odds_that_runs_spread_around():
+def test_nine_of_ten_intervals_contain_the_true_odds():
     rng = np.random.default_rng(2)
     true = rng.normal(-1, 0.5, 4000)
-    bend, unsure = PlattScaling(1.2, 0.3, -1.0), np.diag([0.04, 0.09])
+    scaling, unsure = PlattScaling(1.2, 0.3, -1.0), np.diag([0.04, 0.09])
     spread = np.full(4000, 0.16)
     held = []
     for _ in range(40):
         slope, offset = rng.normal([1.2, 0.3], np.sqrt(np.diag(unsure)))
         seen = true + rng.normal(0, 0.4, 4000)
         wanted = expit(-1.0 + slope * (true + 1.0) + offset)
-        ends = interval(bend(expit(seen)), spread, bend, unsure)
+        ends = interval(scaling(expit(seen)), spread, scaling, unsure)
         held.append(((ends.low <= wanted) & (wanted <= ends.high)).mean())
     assert np.mean(held) == pytest.approx(0.9, abs=0.06)
     risk = np.array([0.0, 1e-9, 0.5, 1.0])

@@ -21,7 +21,7 @@ from tests.belief_propagation.graphs import (
     wrong_tests,
 )
 from tests.methods.encounters import known_of, results, rules, scene_of, trees, world_of
-from tests.methods.test_hbp import judged, world
+from tests.methods.test_hbp import evaluated, world
 from tests.oracles.exact_inference import without_own_test
 from tests.scenes import Scene
 from tests.studies import town
@@ -37,7 +37,7 @@ NO_BOUND = dataclasses.replace(UNDAMPED, evidence_bound=1e9)
     rules,
     st.sampled_from([(0.0, 0.0), (0.1, 0.0), (0.0, 0.3), (0.05, 0.2)]),
 )
-def test_where_nobody_meets_twice_or_in_circles_the_risks_are_exact(
+def test_risks_are_exact_on_a_tree(
     data, tree, rule, wrong
 ):
     scene = dataclasses.replace(scene_of(tree, **rule), test_errors=wrong_tests(*wrong))
@@ -69,16 +69,16 @@ def test_people_who_meet_again_and_again_get_nearly_the_right_risk(tests):
     np.testing.assert_allclose(found, exact, 0, 0.02)
 
 
-@pytest.mark.parametrize("law", ["one", "scaled", "apart"])
-def test_any_division_of_people_into_cohorts_gives_the_same_risks(law):
+@pytest.mark.parametrize("transmission", ["fixed", "global", "regional"])
+def test_any_division_of_people_into_cohorts_gives_the_same_risks(transmission):
     experiment = town.experiment()
     scene = Scene(town.traces(), 3, experiment.pathogen, experiment.outbreak)
     known, few = town.known(), FieldSettings(sweeps=6)
-    whole, last = rested(scene, known, few, law)
+    whole, last = rested(scene, known, few, transmission)
     everybody = np.arange(scene.traces.people)
     for cuts in ([31], [1, 2, 50], everybody[1:]):
         parts = np.split(everybody, cuts)
-        risk, stage = rested(scene, known, few, law, parts)
+        risk, stage = rested(scene, known, few, transmission, parts)
         np.testing.assert_allclose(risk, whole, 0, 1e-6)
         np.testing.assert_allclose(stage.sums.evidence, last.sums.evidence, 0, 1e-5)
         for mine, theirs in zip(stage.factor, last.factor, strict=True):
@@ -99,10 +99,10 @@ def test_messages_keep_their_bounds():
         assert (cohort.state.evidence <= 0.5).all()
 
 
-def test_evidence_that_turns_back_is_renewed_more_slowly():
+def test_oscillating_evidence_gets_smaller_steps():
     scene = scene_of([[0] * 6] * 8, kappa=2.0)
     known = known_of(6, [(person, 7, person < 3) for person in range(5)])
-    hasty = FieldSettings(sweeps=20, renewed=1.0, caution=0.0)
+    hasty = FieldSettings(sweeps=20, damping=0.0, damping_decay=0.0)
     _, stage = rested(scene, known, hasty)
     assert stage.step < 1
 
@@ -117,24 +117,24 @@ def test_a_start_grows_from_the_seeds_to_the_share_of_positives():
     assert (np.diff(start.hazard) > 0).all()
 
 
-def test_of_two_places_the_doubtful_one_is_blamed_less():
-    """By the typical factors, and nobody is infected more or less for it."""
+def test_the_less_certain_of_two_places_gets_less_of_the_infection():
+    """By the geometric means; the total risk does not change."""
     scene = scene_of([[0, 0, 1], [1, 0, 1]])
-    caught = {}
+    infections = {}
     for doubt in (1.0, 0.25):
         people = cohorts_of(scene, known_of(3, [(0, 1, True)]))
         graph = graph_of(scene, people.crowd())
         crowd = graph.present
-        typical = graph.no_factor.typical.copy()
-        typical[:, 2] = doubt
+        geometric_ratio = graph.no_factor.geometric_ratio.copy()
+        geometric_ratio[:, 2] = doubt
         received = graph.messages(
             DampedSums(crowd, 0.3 * crowd, np.zeros_like(crowd)),
-            graph.no_factor._replace(typical=typical),
+            graph.no_factor._replace(geometric_ratio=geometric_ratio),
         )
         options = SweepOptions(1.0, np.ones(2), 4.0, tally=True)
         sums = people.sweep(received, options)
-        caught[doubt] = sums.tally[0].sum(axis=0)[1:3]
-    sure, doubtful = caught[1.0], caught[0.25]
+        infections[doubt] = sums.tally[0].sum(axis=0)[1:3]
+    sure, doubtful = infections[1.0], infections[0.25]
     weights = sure * [1, 0.25]
     # The rest: to have been infected before.
     wanted = weights / (weights.sum() + 1 - sure.sum())
@@ -143,24 +143,27 @@ def test_of_two_places_the_doubtful_one_is_blamed_less():
 
 
 @pytest.mark.parametrize(("wrong", "swing"), [(2.0, 1.35), (0.5, 1.15)])
-def test_a_rate_believed_wrong_is_found_and_rests(wrong, swing):
-    """At full pace it swings, here by 1.7 and 1.2, and short runs are judged there."""
+def test_a_wrong_rate_is_corrected_and_converges(wrong, swing):
+    """Without damping it oscillates, here by 1.7 and 1.2, which affects short runs."""
     scene, labels = world("hamlet", seed=3)
     beta = scene.pathogen.beta * wrong
     believed = dataclasses.replace(
         scene, pathogen=dataclasses.replace(scene.pathogen, beta=beta)
     )
     rates = [
-        rested(believed, labels.known, FieldSettings(sweeps=sweeps), "scaled")[1]
+        rested(believed, labels.known, FieldSettings(sweeps=sweeps), "global")[1]
         .factor.mean[0, 1]
         .item()
         for sweeps in (8, 10, 12, 15)
     ]
     assert max(rates) < swing * min(rates)
     assert 0.6 < rates[-1] * wrong < 1.7
-    told, _ = rested(believed, labels.known, FieldSettings(), "scaled")
-    kept, _ = rested(believed, labels.known, FieldSettings(), "one")
-    assert judged(told, labels).log_loss < judged(kept, labels).log_loss - 0.003
+    output, _ = rested(believed, labels.known, FieldSettings(), "global")
+    selected, _ = rested(believed, labels.known, FieldSettings(), "fixed")
+    assert (
+        evaluated(output, labels).log_loss
+        < evaluated(selected, labels).log_loss - 0.003
+    )
 
 
 # Likelihood of own tests
@@ -177,7 +180,7 @@ def laid_out(known, errors, slots=5):
     return np.array(found)
 
 
-def test_right_tests_leave_a_window():
+def test_correct_tests_leave_a_window():
     tests = [(0, 2, 1), (1, 2, 0), (2, 1, 0), (2, 3, 1)]
     # Contradictory ones leave the first positive, late ones the last slot.
     tests += [(4, 1, 1), (4, 3, 0), (5, 7, 1), (6, 4, 0), (6, 9, 1), (7, 9, 0)]
@@ -193,7 +196,7 @@ def test_right_tests_leave_a_window():
     ]
 
 
-def test_wrong_tests_are_weighed_up_to_a_common_factor():
+def test_likelihoods_of_tests_with_errors_up_to_a_common_factor():
     known = known_of(3, [(0, 1, 0), (0, 3, 1), (2, 0, 1)])
     found = laid_out(known, wrong_tests(0.1, 0.3))
     both = [0.3 * 0.7] * 3 + [0.9 * 0.7] * 2 + [0.9 * 0.1] * 2

@@ -71,22 +71,22 @@ def no_pictures(monkeypatch, cities_drawn):
     from epifalcon.experiments import run_plots
     from epifalcon.reports import plot_style
 
-    make = run_plots.mobility_figure
+    make = run_plots.mobility_plot
 
     def once(statistics, title):
-        told = str(statistics.statistics)
-        if told in cities_drawn:
+        name = str(statistics.statistics)
+        if name in cities_drawn:
             return None
-        cities_drawn.add(told)
+        cities_drawn.add(name)
         return make(statistics, title)
 
-    monkeypatch.setattr(run_plots, "mobility_figure", once)
+    monkeypatch.setattr(run_plots, "mobility_plot", once)
     monkeypatch.setattr(plot_style, "save", undrawn)
 
 
 @pytest.fixture(scope="session")
 def cities_drawn():
-    """What is told of the cities whose figure was made already."""
+    """The statistics of cities whose figure was already made."""
     return set()
 
 
@@ -130,7 +130,7 @@ def cut(run_town, cut_runs, tmp_path, monkeypatch):
         said = run_town(*words)
         monkeypatch.setattr(VectorisedEngine, "step", step)
         assert said.code == 130
-        assert "go on with: epifalcon run --resume --out " in said.err
+        assert "resume with: epifalcon run --resume --out " in said.err
         return said
 
     def call(*words):

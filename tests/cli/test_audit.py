@@ -74,31 +74,31 @@ def copied(made, tmp_path):
 def test_json_tells_attacks_claims_and_what_is_bare(audited, mode):
     said = audited(mode)
     assert (said.code, said.err) == (0, "")
-    told = strict(said.out)
-    names = [one["name"] for one in told["attacks"]]
+    result = strict(said.out)
+    names = [one["name"] for one in result["attacks"]]
     assert {"norm", "energy", "consistency", "counts", "moves"} <= set(names)
     assert {"recurrence", "everything", "result from gradients"} <= set(names)
-    for one in told["attacks"]:
+    for one in result["attacks"]:
         assert 0 <= one["low"] <= one["error"] <= one["high"] <= 1, one
         assert 0 <= one["random"] <= 1
-    assert (told["epsilon_claimed"] is None) == (mode == "off")
-    assert (told["epsilon_lower_bound"] is None) == (mode == "off")
-    assert bool(told["releases"]) == (mode != "off")
+    assert (result["epsilon_claimed"] is None) == (mode == "off")
+    assert (result["epsilon_lower_bound"] is None) == (mode == "off")
+    assert bool(result["releases"]) == (mode != "off")
     if mode != "off":
-        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
-        assert told["epsilon_claimed_there"] <= told["epsilon_claimed"]
-        assert told["epsilon_test"] < told["epsilon_replace"]
-        assert told["epsilon_claimed"] < told["epsilon_replace"]
-        assert told["unprotected"][-1].startswith("downloads: ")
-        assert any(one.startswith("places: ") for one in told["unprotected"])
-    assert any(one.startswith("counts: ") for one in told["unprotected"]) == (
+        assert result["epsilon_lower_bound"] <= result["epsilon_claimed_there"]
+        assert result["epsilon_claimed_there"] <= result["epsilon_claimed"]
+        assert result["epsilon_test"] < result["epsilon_replace"]
+        assert result["epsilon_claimed"] < result["epsilon_replace"]
+        assert result["unprotected"][-1].startswith("downloads: ")
+        assert any(one.startswith("places: ") for one in result["unprotected"])
+    assert any(one.startswith("counts: ") for one in result["unprotected"]) == (
         mode != "local"
     )
 
 
 def test_little_noise_does_not_hide_places(audited):
-    told = strict(audited("paper").out)
-    found = {one["name"]: one for one in told["attacks"]}
+    result = strict(audited("paper").out)
+    found = {one["name"]: one for one in result["attacks"]}
     assert found["norm"]["random"] == pytest.approx(0.75, abs=0.01)
     assert found["consistency"]["error"] < found["norm"]["error"] < 0.75
     assert found["everything"]["error"] <= found["consistency"]["error"] + 0.02
@@ -121,9 +121,9 @@ def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tm
 
 def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
     said = epifalcon("audit", copied, "--shadow-runs", 4, "--json")
-    told = {one["name"]: one for one in strict(said.out)["attacks"]}
-    assert 0 <= told["membership from risks"]["tpr_at_1_percent"] <= 1
-    assert {"result from risks", "result from others' risks"} <= set(told)
+    result = {one["name"]: one for one in strict(said.out)["attacks"]}
+    assert 0 <= result["membership from risks"]["tpr_at_1_percent"] <= 1
+    assert {"result from risks", "result from others' risks"} <= set(result)
     assert len(list((copied / "methods" / "falcon" / "shadows").iterdir())) == 4
 
 
@@ -168,7 +168,7 @@ def test_what_was_tampered_with_is_not_audited(epifalcon, copied, change):
 
 def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
     cut("--mode", "paper", "--record-view", 5)
-    for words, code, told in (
+    for words, code, result in (
         ((tmp_path / "run",), 3, "--resume"),
         ((tmp_path / "none",), 3, "none"),
         ((made("paper"), "--method", "gcn"), 2, "gcn"),
@@ -176,7 +176,7 @@ def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
     ):
         said = epifalcon("audit", *words, "--out", tmp_path / "card")
         assert said.code == code
-        assert told in said.err
+        assert result in said.err
         assert not (tmp_path / "card").exists()
 
 
@@ -184,27 +184,27 @@ def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
 def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, mode):
     few = releases.AuditSettings(canaries=60, around=10)
 
-    def audited(heard, seed, progress):
-        return field_canaries.audit_field_releases(heard, seed, few, progress)
+    def audited(recorded, seed, progress):
+        return field_canaries.audit_field_releases(recorded, seed, few, progress)
 
     monkeypatch.setattr(privacy_audit, "audit_field_releases", audited)
     words = (*TINY, "--set", "outbreak.seed_count=12", "--set", "field.sweeps=2")
-    words += ("--set", "field.region.law=one", "--method", "falcon-field")
+    words += ("--set", "field.region.transmission=fixed", "--method", "falcon-field")
     run_quietly("run", *words, "--mode", mode, "--out", tmp_path / "run", "--quiet")
     said = epifalcon("audit", tmp_path / "run", "--json")
     assert (said.code, said.err) == (0, "")
-    told = strict(said.out)
-    assert (told["method"], told["mode"]) == ("falcon-field", mode)
-    names = {one["name"]: one["error"] for one in told["attacks"]}
+    result = strict(said.out)
+    assert (result["method"], result["mode"]) == ("falcon-field", mode)
+    names = {one["name"]: one["error"] for one in result["attacks"]}
     assert bool(names) == (mode != "sums")
     if mode == "off":
         assert names["result from messages"] == names["tested from messages"] == 0
-        assert told["epsilon_claimed"] is None
-        assert any(one.startswith("presence: ") for one in told["unprotected"])
+        assert result["epsilon_claimed"] is None
+        assert any(one.startswith("presence: ") for one in result["unprotected"])
     else:
-        assert told["epsilon_claimed"] == pytest.approx(8.0)
-        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
-        assert told["epsilon_test"] <= told["epsilon_replace"]
-        bare = [one for one in told["unprotected"] if one.startswith("places: ")]
+        assert result["epsilon_claimed"] == pytest.approx(8.0)
+        assert result["epsilon_lower_bound"] <= result["epsilon_claimed_there"]
+        assert result["epsilon_test"] <= result["epsilon_replace"]
+        bare = [one for one in result["unprotected"] if one.startswith("places: ")]
         assert len(bare) == (mode == "local")
-    assert "best round" not in "".join(told["caveats"])
+    assert "best round" not in "".join(result["caveats"])

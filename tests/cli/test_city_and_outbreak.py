@@ -69,7 +69,7 @@ def test_kept_outbreaks(epifalcon, tiny, tmp_path):
     assert epifalcon("inspect", out, "--json").json["kind"] == "outbreaks"
 
 
-def test_only_folders_of_ours_are_overwritten_and_only_when_told(
+def test_only_folders_of_epifalcon_are_overwritten_and_only_on_request(
     epifalcon, tiny, tmp_path
 ):
     out = tmp_path / "c"

@@ -88,7 +88,7 @@ def test_a_stopped_comparison_goes_on(tmp_path, quick, whole, number, code):
     until_gone(first.calls("slow"))
     if number == signal.SIGINT:
         assert first.said.startswith(
-            "epifalcon: interrupted; go on with: epifalcon compare --preset hamlet"
+            "epifalcon: interrupted; resume with: epifalcon compare --preset hamlet"
         )
     if number != signal.SIGKILL:
         assert [one.name for one in (tmp_path / "out").rglob(".*")] == []

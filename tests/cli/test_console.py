@@ -36,7 +36,7 @@ def test_progress_is_silent_unless_there_is_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with Console().progress() as progress:
         assert progress is silent
-        progress("rounds", 1, 2, "told")
+        progress("rounds", 1, 2, "message")
     assert shown.getvalue() == ""
     assert capsys.readouterr().out == ""
 
@@ -88,12 +88,12 @@ def test_the_papers_figure_is_not_parted_from_ours(capsys):
 
 def test_a_few_columns_of_words_are_folded_and_cells_shown_as_they_are(capsys):
     words = " ".join(["[/b] :smile:"] * 20)
-    Console().table("Title", ["name", "told"], [["a", words]])
+    Console().table("Title", ["name", "text"], [["a", words]])
     out = capsys.readouterr().out
     assert out.count("Title") == 1
     assert out.count("[/b]") == out.count(":smile:") == 20
 
 
-def test_what_went_wrong_is_told_even_quietly(capsys):
+def test_failures_are_printed_even_with_quiet(capsys):
     Console(quiet=True).warn("one row failed")
     assert capsys.readouterr().err == "epifalcon: one row failed\n"

@@ -14,28 +14,30 @@ def test_a_rehearsal_tells_its_figures_and_leaves_nothing(epifalcon, tmp_path):
     said = epifalcon(
         *("federate", "rehearse", *TOWN, "--sites", "2", "--rounds", "2", "--json")
     )
-    told = strict(said.out)
-    assert (told["sites"], told["rounds"], told["people"]) == (2, 2, 60)
-    assert told["max_difference_to_in_process"] < 1e-12
-    assert told["metrics"]["auc"] == pytest.approx(told["in_process_metrics"]["auc"])
-    assert told["seconds_per_round"] > 0
-    assert told["bytes_per_round"] > 1000
-    assert told["troubles"] == []
+    result = strict(said.out)
+    assert (result["sites"], result["rounds"], result["people"]) == (2, 2, 60)
+    assert result["max_difference_to_in_process"] < 1e-12
+    assert result["metrics"]["auc"] == pytest.approx(
+        result["in_process_metrics"]["auc"]
+    )
+    assert result["seconds_per_round"] > 0
+    assert result["bytes_per_round"] > 1000
+    assert result["troubles"] == []
     assert names(tmp_path) == []
 
 
 @pytest.mark.xdist_group("federation")
 def test_falcon_field_over_real_sites_is_that_of_one_process_to_the_bit(epifalcon):
-    words = ("--set", "field.region.law=one", "--set", "field.folds=2")
+    words = ("--set", "field.region.transmission=fixed", "--set", "field.folds=2")
     said = epifalcon(
         *("federate", "rehearse", *TOWN, *words, "--method", "falcon-field"),
         *("--sites", "2", "--rounds", "2", "--json"),
     )
-    told = strict(said.out)
-    assert (told["sites"], told["rounds"], told["people"]) == (2, 7, 60)
-    assert told["max_difference_to_in_process"] == 0
-    assert told["metrics"] == told["in_process_metrics"]
-    assert told["troubles"] == []
+    result = strict(said.out)
+    assert (result["sites"], result["rounds"], result["people"]) == (2, 7, 60)
+    assert result["max_difference_to_in_process"] == 0
+    assert result["metrics"] == result["in_process_metrics"]
+    assert result["troubles"] == []
 
 
 def test_kits_are_written_for_everybody(epifalcon, tmp_path):
@@ -44,7 +46,7 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
     out = tmp_path / "kits"
     said = epifalcon("federate", "provision", plan, "--out", out)
     assert names(out) == ["a", "admin", "authority", "b", "server"]
-    assert "keep authority off all machines" in said.out
+    assert "Store the folder authority offline" in said.out
     plan.write_text('project = "town"\nhost = "localhost"\nsites = ["c"]\n')
     more, root = tmp_path / "more", out / "authority"
     words = ("federate", "provision", plan, "--out", more, "--authority")
@@ -89,7 +91,7 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
         (("deal", ".", "--out", "parts"), 3, "not an epifalcon folder"),
     ],
 )
-def test_mistakes_are_told_in_a_line_and_nothing_is_left(
+def test_mistakes_end_in_one_line_and_leave_nothing(
     epifalcon, tmp_path, monkeypatch, words, code, why
 ):
     monkeypatch.chdir(tmp_path)

@@ -70,7 +70,7 @@ def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, f
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "told"),
+    ("more", "code", "message"),
     [
         (("--kind", "pongs"), 2, "did you mean 'pings'"),
         (("--regions", "polygons"), 2, "needs polygons=FILE"),
@@ -84,11 +84,13 @@ def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, f
         (("--out", "/proc/nowhere"), 6, "cannot be written"),
     ],
 )
-def test_mistakes_end_in_one_line_and_leave_nothing(epifalcon, files, more, code, told):
+def test_mistakes_end_in_one_line_and_leave_nothing(
+    epifalcon, files, more, code, message
+):
     before = sorted(files.iterdir())
     said = epifalcon(*words(files, *more))
     assert said.code == code
-    assert told in said.err
+    assert message in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert sorted(files.iterdir()) == before

@@ -1,3 +1,4 @@
+import logging
 import signal
 import subprocess
 import sys
@@ -36,12 +37,30 @@ def test_a_group_without_a_command_shows_its_help_and_nothing_else(epifalcon, gr
     assert said.err == ""
 
 
+def test_verbose_prints_log_messages_to_standard_error(epifalcon, tiny, tmp_path):
+    words = ("run", *tiny, "--method", "soft-dct-ratio", "--json", "--out")
+    plain = epifalcon(*words, tmp_path / "plain")
+    assert (plain.code, plain.err) == (0, "")
+    verbose = epifalcon(*words, tmp_path / "verbose", "--verbose")
+    assert "INFO epifalcon.epidemic.ground_truth: " in verbose.err
+    assert verbose.json.keys() == plain.json.keys()
+    # The next command in the same process is silent again.
+    again = epifalcon(*words, tmp_path / "again")
+    assert again.err == ""
+    logger = logging.getLogger("epifalcon.some_module")
+    levels = {"-v": logging.INFO, "-vv": logging.DEBUG}
+    for flag, level in levels.items():
+        epifalcon("presets", "--json", flag)
+        assert logger.getEffectiveLevel() == level
+    epifalcon("presets", "--json")
+
+
 def test_version(epifalcon):
     assert epifalcon("--version").out.startswith("epifalcon ")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("outbreak", "--preset", "hamlt"), "did you mean 'hamlet'"),
         (("outbreak", "--set", "city.peple=3"), "did you mean 'city.people'"),
@@ -52,16 +71,16 @@ def test_version(epifalcon):
         (("outbrake",), "outbreak"),
     ],
 )
-def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, told):
+def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, message):
     said = epifalcon(*words)
     assert said.code == 2
-    assert told in said.err
+    assert message in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
 
 
 STOPS = pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "message"),
     [
         (signal.SIGINT, 130, "epifalcon: interrupted; nothing was written\n"),
         (signal.SIGTERM, 128 + signal.SIGTERM, ""),
@@ -70,7 +89,7 @@ STOPS = pytest.mark.parametrize(
 
 
 @STOPS
-def test_a_stopped_command_leaves_nothing(tmp_path, number, code, told):
+def test_a_stopped_command_leaves_nothing(tmp_path, number, code, message):
     program = Path(sys.executable).parent / "epifalcon"
     words = ["--set", "city.people=400000", "--out", tmp_path / "new" / "big"]
     with subprocess.Popen(
@@ -85,7 +104,7 @@ def test_a_stopped_command_leaves_nothing(tmp_path, number, code, told):
         running.send_signal(number)
         _, err = running.communicate()
     assert running.returncode == code
-    assert err == told
+    assert err == message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,12 +141,12 @@ def program(body, number=0):
         "Half(True)",
     ],
 )
-def test_a_stop_is_not_lost_and_ends_in_silence(body, number, code, told):
+def test_a_stop_is_not_lost_and_ends_in_silence(body, number, code, message):
     done = program(body, number)
-    assert (done.returncode, done.stderr) == (code, told)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
-def test_what_fails_to_end_without_a_stop_is_still_told():
+def test_a_failing_destructor_without_a_stop_is_printed():
     done = program("half = Half(False); half.whole = True; del half")
     assert done.returncode == 0
     assert "has no attribute 'other'" in done.stderr

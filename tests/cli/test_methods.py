@@ -6,16 +6,19 @@ from tests.cli.runs import strict
 
 def test_json_tells_every_method_with_its_settings(epifalcon, own):
     said = epifalcon("methods", "--json", "--with", own)
-    told = {one["name"]: one for one in strict(said.out)["methods"]}
-    assert set(told) == set(registry.names())
-    for one in told.values():
+    result = {one["name"]: one for one in strict(said.out)["methods"]}
+    assert set(result) == set(registry.names())
+    for one in result.values():
         assert one["unavailable"] is None
         assert one["title"]
-    assert told["gcn"]["settings"]["width"] == 32
-    assert told["gcn"]["prefix"] == "rivals.gcn."
-    assert told["falcon"]["settings"]["model"]["width"] > 0
-    assert told["falcon"]["prefix"] == ""
-    assert (told["fine"]["kind"], told["fine"]["what"]) == ("own", "Number of regions.")
+    assert result["gcn"]["settings"]["width"] == 32
+    assert result["gcn"]["prefix"] == "rivals.gcn."
+    assert result["falcon"]["settings"]["model"]["width"] > 0
+    assert result["falcon"]["prefix"] == ""
+    assert (result["fine"]["kind"], result["fine"]["what"]) == (
+        "own",
+        "Number of regions.",
+    )
 
 
 def test_people_see_the_list_and_the_settings_of_one(epifalcon, own):
@@ -34,7 +37,7 @@ def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
         raise ImportError("No module named 'torch_geometric'")
 
     monkeypatch.setattr(registry, "settings_of", missing)
-    told = strict(epifalcon("methods", "--json").out)["methods"]
-    assert {one["settings"] for one in told} == {None}
-    assert "torch_geometric" in told[0]["unavailable"]
+    result = strict(epifalcon("methods", "--json").out)["methods"]
+    assert {one["settings"] for one in result} == {None}
+    assert "torch_geometric" in result[0]["unavailable"]
     assert "It cannot be loaded" in epifalcon("methods", "gcn").out

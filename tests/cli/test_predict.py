@@ -58,19 +58,36 @@ def test_everybody_once_and_the_highest_first(
     assert table.columns == COLUMNS
     assert table["person"].dtype == pl.Int64
     assert sorted(table["person"]) == list(range(120))
-    assert table.equals(table.sort("rank", "person"))
+    # People without a test come first, then tested people, each by risk.
+    tested = table["known"].is_not_null()
+    assert tested.equals(tested.sort())
+    for part in (table.filter(~tested), table.filter(tested)):
+        assert part.equals(part.sort("rank", "person"))
     place = demo / "methods" / (method or "falcon") / "prediction" / "probability.npy"
     assert table.sort("person")["risk"].to_list() == np.load(place).tolist()
     known = np.load(demo / "known" / "person.npy")
     assert set(table.filter(pl.col("known").is_not_null())["person"]) == set(known)
     assert set(table["known"]) == {"positive", "negative", None}
-    # The ten highest are shown.
-    assert "The highest of 120 risks" in said.out
+    # The ten highest risks without a test are printed; others on request.
+    untested = int((~tested).sum())
+    assert f"Whom to test next: highest risks of {untested} people" in said.out
     assert f"Written to {out}" in said.out
-    shown = [line.split()[1:8:2] for line in said.out.splitlines() if "│" in line]
-    assert shown == [
+    assert printed(said.out) == rows_of(table.head(10))
+    words = ("--out", out, *chosen, "--overwrite", "--tested")
+    everybody = epifalcon("predict", demo, *words)
+    assert "Highest risks of 120 people" in everybody.out
+    assert printed(everybody.out) == rows_of(table.sort("rank", "person").head(10))
+
+
+def printed(text):
+    """Rank, person, risk and percentile of each printed row."""
+    return [line.split()[1:8:2] for line in text.splitlines() if "│" in line]
+
+
+def rows_of(table):
+    return [
         [f"{rank}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
-        for person, risk, rank, percentile, _ in table.head(10).iter_rows()
+        for person, risk, rank, percentile, _ in table.iter_rows()
     ]
 
 
@@ -89,7 +106,7 @@ def test_own_people_are_read_without_torch(demo, tmp_path):
     assert "torch" not in done.stderr.split()
 
 
-def test_a_file_that_is_there_stays_unless_told(epifalcon, demo, tmp_path):
+def test_an_existing_file_is_kept_without_overwrite(epifalcon, demo, tmp_path):
     out = tmp_path / "risks.csv"
     out.write_text("mine")
     said = epifalcon("predict", demo, "--out", out)
@@ -119,11 +136,11 @@ def test_a_file_that_is_there_stays_unless_told(epifalcon, demo, tmp_path):
     ],
 )
 def test_wrong_words(epifalcon, demo, tmp_path, monkeypatch, case):
-    words, code, told = case
+    words, code, message = case
     monkeypatch.chdir(tmp_path)
     said = epifalcon("predict", *(word.replace("DEMO", str(demo)) for word in words))
     assert said.code == code
-    assert told in said.err
+    assert message in said.err
     assert said.out == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +174,7 @@ def test_a_spent_budget_ends_with_4_and_writes_nothing(epifalcon, tmp_path):
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_what_a_scoring_costs_is_told(epifalcon, tmp_path):
+def test_the_cost_of_a_prediction_is_printed(epifalcon, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "r.csv"
     epifalcon("run", *QUICK, *STATUS, "--mode", "paper", "--out", folder, "--quiet")
     words = ("--city", folder, "--known", folder, "--out", out)
@@ -190,15 +207,20 @@ def test_a_scoring_that_ends_early_says_what_stays_spent(
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    for place, fail, code, told in (
-        ((Risks, "write"), full, 6, "device; what this scoring cost stays spent"),
+    for place, fail, code, message in (
+        (
+            (Risks, "write"),
+            full,
+            6,
+            "device; the privacy budget of this prediction stays spent",
+        ),
         ((VectorisedEngine, "scores"), stopped, 130, "stays spent"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(*place, fail)
             said = epifalcon("predict", folder, "--city", folder, "--out", out)
         assert said.code == code
-        assert told in said.err
+        assert message in said.err
         assert not out.exists()
 
 

@@ -12,12 +12,12 @@ def test_json_tells_the_exact_epsilons_and_the_paper_s(epifalcon):
         *("privacy", "--sigma", "0.2", "--clip", "0.1", "--rounds", "500"),
         *("--layers", "1", "--slots", "168", "--delta", "1e-6", "--json"),
     )
-    told = strict(said.out)
-    assert told["visit"] == pytest.approx(114.81, abs=0.01)
-    assert told["day"] == pytest.approx(933.16, abs=0.01)
-    assert told["person"] == pytest.approx(11188, abs=0.5)
-    assert told["paper_formula"] == pytest.approx(944.12, abs=0.01)
-    assert told["settings"]["paper_delta"] == 0.001
+    result = strict(said.out)
+    assert result["visit"] == pytest.approx(114.81, abs=0.01)
+    assert result["day"] == pytest.approx(933.16, abs=0.01)
+    assert result["person"] == pytest.approx(11188, abs=0.5)
+    assert result["paper_formula"] == pytest.approx(944.12, abs=0.01)
+    assert result["settings"]["paper_delta"] == 0.001
 
 
 @pytest.mark.parametrize("wish", ["8", "0.3", "1e-6"])
@@ -25,9 +25,9 @@ def test_the_sigma_printed_keeps_the_wish(epifalcon, wish):
     words = "privacy", "--rounds", "5"
     said = epifalcon(*words, "--target-epsilon", wish).out
     sigma = re.search(r"needs sigma ([0-9.e+]+),", said).group(1)
-    told = strict(epifalcon(*words, "--sigma", sigma, "--json").out)
-    assert told["person"] <= float(wish)
-    assert told["person"] == pytest.approx(float(wish), rel=1e-3)
+    result = strict(epifalcon(*words, "--sigma", sigma, "--json").out)
+    assert result["person"] <= float(wish)
+    assert result["person"] == pytest.approx(float(wish), rel=1e-3)
 
 
 def test_people_read_a_table_and_no_noise_is_no_bound(epifalcon):
@@ -45,7 +45,7 @@ def test_dp_accounting_can_be_asked_beside(epifalcon):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         ((), "--sigma or --target-epsilon"),
         (("--sigma", "1", "--target-epsilon", "1"), "--sigma or --target-epsilon"),
@@ -56,7 +56,7 @@ def test_dp_accounting_can_be_asked_beside(epifalcon):
         (("--target-epsilon", "0"), "epsilon=0"),
     ],
 )
-def test_mistakes_are_named(epifalcon, words, told):
+def test_mistakes_are_named(epifalcon, words, result):
     said = epifalcon("privacy", *words)
     assert (said.code, said.out) == (2, "")
-    assert told in said.err
+    assert result in said.err

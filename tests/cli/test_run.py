@@ -6,6 +6,7 @@ import pytest
 from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
+from epifalcon.experiments.experiment import Experiment
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
 from tests.cli.runs import names, strict, timeless
@@ -65,8 +66,8 @@ def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(
     said = run_town("--json", "--method", "soft-dct-ratio", "--mode", "local")
     assert said.code == 0
     assert said.err == (
-        "--mode local protects falcon alone: soft-dct-ratio sees traces and tests as "
-        "they are\n"
+        "--mode local applies only to falcon: soft-dct-ratio uses traces and tests "
+        "without protection\n"
     )
     figures = strict(said.out)
     assert figures.keys() >= KEYS
@@ -85,7 +86,7 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
     report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Falcon, paper (ALL CASES, selected on test people)" in report
     assert "HGNN (selected on test people)" in report
-    assert "who also chose the round, whose cases were seen" in report
+    assert "whose cases were used" in report
     assert "no epsilon exists" in report
 
 
@@ -99,26 +100,26 @@ def test_nobody_hidden_is_still_a_run(run_town):
 SET = "--set"
 REFUSED = [
     ((SET, "model.window_slots=7"), 2, "must divide the trace of 60 slots"),
-    ((SET, "stopping.validation_share=1"), 2, "nobody is left to learn from"),
+    ((SET, "stopping.validation_share=1"), 2, "nobody is left for training"),
     ((SET, "region.training.horizon=9"), 3, "horizon=9 needs 10"),
     ((SET, "labels.label_share=0.02"), 3, "tested positive: at least 2"),
     ((SET, "outbreak.seed_count=120"), 3, "0 people tested negative"),
     (("--mode", "secret"), 2, "privacy.mode='secret'"),
     (("--beside", "falcon"), 2, "must name each method once"),
-    (("--resume", "--overwrite"), 2, "--resume goes on"),
+    (("--resume", "--overwrite"), 2, "choose one"),
     (("--checkpoint-seconds", "nan"), 2, "--checkpoint-seconds"),
     (("--known", "somewhere"), 2, "--known needs --city"),
     (("--preset", "hamlet+saver"), 2, "did you mean 'safer'"),
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "told"), REFUSED)
+@pytest.mark.parametrize(("words", "code", "message"), REFUSED)
 def test_what_cannot_be_run_is_refused_and_leaves_nothing(
-    run_town, tmp_path, words, code, told
+    run_town, tmp_path, words, code, message
 ):
     said = run_town(*words, out="deep/run")
     assert (said.code, said.out) == (code, "")
-    assert told in said.err
+    assert message in said.err
     assert said.err.startswith("epifalcon: ")
     assert said.err.count("\n") == 1
     assert names(tmp_path) == []
@@ -142,7 +143,7 @@ def test_a_budget_too_small_ends_with_4(run_town, tmp_path, monkeypatch):
     )
     for said in (run_town("--mode", "local"), run_town("--resume")):
         assert said.code == 4
-        assert "granted are 0.5: nothing was released" in said.err
+        assert "the budget is 0.5: nothing was released" in said.err
     assert (tmp_path / "run" / "methods" / "falcon" / "ledger.jsonl").exists()
 
 
@@ -150,7 +151,6 @@ def test_tests_of_real_people(run_town, tmp_path):
     assert run_town("--method", "soft-dct-ratio", "--seed", 3, out="first").code == 0
     words = ("--city", tmp_path / "first", "--known", tmp_path / "first")
     quick = [word for one in QUICK for word in ("--set", one)]
-    # A city brings the settings it was made with, the method among them.
     words = (*words, "--method", "falcon")
     figures = strict(run_town(*words, *quick, "--json", "--seed", 5).out)
     assert figures["metrics"] is None
@@ -168,20 +168,98 @@ def test_tests_of_real_people(run_town, tmp_path):
         assert not (tmp_path / "leak").exists()
 
 
+@pytest.fixture
+def own_data(epifalcon, tmp_path):
+    """Imported stays and tests of 60 people, as a user would bring them."""
+    rng = np.random.default_rng(4)
+    visits = ["person,time,place"]
+    tests = ["person,time,result"]
+    for person in range(60):
+        places = rng.choice(12, 4)
+        for slot, place in enumerate(rng.choice(places, 4 * 12)):
+            time = f"2020-03-{1 + slot // 12:02d}T{2 * (slot % 12):02d}:10"
+            visits.append(f"p{person},{time},place {place}")
+        if person % 2:
+            result = ("positive", "negative")[person // 2 % 2]
+            tests.append(f"p{person},2020-03-04,{result}")
+    (tmp_path / "visits.csv").write_text("\n".join(visits))
+    (tmp_path / "tests.csv").write_text("\n".join(tests))
+    said = epifalcon(
+        *("import", "--kind", "checkins", "--visits", tmp_path / "visits.csv"),
+        *("--tests", tmp_path / "tests.csv", "--out", tmp_path / "own", "--quiet"),
+    )
+    assert said.code == 0, said.err
+    return tmp_path / "own"
+
+
+FALCON = ("--set", "model.rounds=2", "--set", "pseudo.domains.least_regions=5")
+SETTINGS_FILE = 'extends = "hamlet"\nmethod = "soft-dct-ratio"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        (("--known", "OWN"), "falcon-field"),
+        (("--preset", "hamlet", "--known", "OWN"), "falcon-field"),
+        (("--preset", "hamlet"), "falcon-field"),
+        (("--known", "OWN", "--method", "soft-dct-ratio"), "soft-dct-ratio"),
+        (("--known", "OWN", "--set", "method=soft-dct-ratio"), "soft-dct-ratio"),
+        (("--known", "OWN", "--preset", "FILE"), "soft-dct-ratio"),
+    ],
+)
+def test_own_data_has_falcon_field_as_default_method(
+    epifalcon, own_data, tmp_path, words, method
+):
+    (tmp_path / "mine.toml").write_text(SETTINGS_FILE)
+    paths = {"OWN": own_data, "FILE": tmp_path / "mine.toml"}
+    words = [paths.get(word, word) for word in words]
+    out = tmp_path / "run"
+    said = epifalcon("run", "--city", own_data, *words, "--out", out, "--json")
+    assert said.code == 0, said.err
+    assert said.json["method"] == method
+    # Resumed with the same options, or none, it is the same run.
+    for again in ((), words, ("--city", own_data)):
+        resumed = epifalcon("run", "--resume", *again, "--out", out, "--json")
+        assert resumed.code == 0, resumed.err
+        assert resumed.json["method"] == method
+
+
+def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path):
+    words = ("--city", own_data, "--known", own_data, "--json", "--out")
+    said = epifalcon("run", *words, tmp_path / "field", "--mode", "sums")
+    assert said.code == 0, said.err
+    assert said.json["method"] == "falcon-field"
+    settings = Experiment.load(str(tmp_path / "field" / "settings.toml"))
+    assert settings.field_privacy.mode == "sums"
+    resumed = epifalcon(
+        "run", "--resume", "--mode", "sums", "--json", "--out", tmp_path / "field"
+    )
+    assert resumed.code == 0, resumed.err
+    refused = epifalcon("run", *words, tmp_path / "paper", "--mode", "paper")
+    assert refused.code == 2
+    assert "field_privacy.mode='paper'" in refused.err
+    chosen = ("--mode", "paper", "--set", "method=falcon", *FALCON)
+    chosen += ("--set", "region.training.steps=2", "--set", "region.training.horizon=1")
+    said = epifalcon("run", *words, tmp_path / "paper", *chosen)
+    assert said.code == 0, said.err
+    assert (said.json["method"], said.json["mode"]) == ("falcon", "paper")
+
+
 def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):
     epifalcon("city", "--out", tmp_path / "city", *tiny)
     none = np.zeros(0, np.int32)
     fewer = TestResults(119, none, none.astype(np.bool_), none)
     every = np.arange(120, dtype=np.int32)
     sick = TestResults(120, every, np.ones(120, np.bool_), np.full(120, 59, np.int32))
-    for name, tests, told in (
-        ("fewer", fewer, "tests among 119 people"),
+    for name, tests, message in (
+        ("fewer", fewer, "tests are of 119 people"),
         ("sick", sick, "0 people tested negative"),
     ):
         tests.save(tmp_path / name, store.Origin())
-        said = run_town("--city", tmp_path / "city", "--known", tmp_path / name)
+        words = ("--city", tmp_path / "city", "--known", tmp_path / name)
+        said = run_town(*words, "--method", "falcon")
         assert said.code == 3
-        assert told in said.err
+        assert message in said.err
     said = run_town("--city", tmp_path / "city", "--known", tmp_path / "city")
     assert said.code == 3
     assert "holds 'city', expected 'known'" in said.err
@@ -197,8 +275,8 @@ def test_a_method_beside_that_fails_does_not_take_the_run_down(
     monkeypatch.setattr("epifalcon.methods.contact_tracing.SoftDctRatio.score", refuse)
     said = run_town("--json", "--method", "hgnn", "--beside", "soft-dct-ratio")
     assert said.code == 0
-    told = "soft-dct-ratio has no result: not with these <traces>"
-    assert told in said.err
+    message = "soft-dct-ratio has no result: not with these <traces>"
+    assert message in said.err
     figures = strict(said.out)
     assert figures["failed"] == {"soft-dct-ratio": "not with these <traces>"}
     assert figures["beside"] == {}
@@ -206,4 +284,4 @@ def test_a_method_beside_that_fails_does_not_take_the_run_down(
     assert "has no result: not with these &lt;traces&gt;" in page
     again = run_town("--resume", "--json")
     assert timeless(strict(again.out)) == timeless(figures)
-    assert told in again.err
+    assert message in again.err

@@ -1,4 +1,4 @@
-"""Runs that are gone on with, by their own words or by others, whole or harmed."""
+"""Resumed runs: with the same or other options, intact or damaged."""
 
 import shutil
 
@@ -27,7 +27,7 @@ def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, quick, tmp
     assert run_town("--resume").out.count("Falcon, local") == 1
 
 
-def test_a_run_goes_on_with_the_threads_it_was_begun_with(cut, run_town, monkeypatch):
+def test_a_run_resumes_with_the_threads_it_started_with(cut, run_town, monkeypatch):
     from epifalcon.federation.engine import VectorisedEngine
 
     seen, step, begun_with = [], VectorisedEngine.step, torch.get_num_threads()
@@ -62,33 +62,35 @@ def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
     assert content(tmp_path) == before
 
 
-def test_an_unfinished_run_is_not_begun_again_by_mistake(run_town, cut, tmp_path):
+def test_an_unfinished_run_is_not_replaced_by_mistake(run_town, cut, tmp_path):
     cut()
     before = content(tmp_path)
     said = run_town()
     assert said.code == 6
-    assert "not finished; go on with it by --resume" in said.err
+    assert "not finished; continue it with --resume" in said.err
     assert content(tmp_path) == before
     assert run_town("--overwrite", "--seed", 8, "--json").json["seed"] == 8
     assert names(tmp_path) == ["run"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (("--seed", 9), "was begun with --seed 3"),
-        (("--mode", "local"), "privacy.mode='paper', it cannot go on with 'local'"),
-        (("--method", "hgnn"), "method='falcon', it cannot go on with 'hgnn'"),
-        (("--beside", "hgnn"), "beside=[], it cannot go on with ['hgnn']"),
-        (("--set", "model.rounds=9"), "model.rounds=6, it cannot go on with 9"),
+        (("--seed", 9), "was created with --seed 3"),
+        (("--mode", "local"), "privacy.mode='paper'; it cannot continue with 'local'"),
+        (("--method", "hgnn"), "method='falcon'; it cannot continue with 'hgnn'"),
+        (("--beside", "hgnn"), "beside=[]; it cannot continue with ['hgnn']"),
+        (("--set", "model.rounds=9"), "model.rounds=6; it cannot continue with 9"),
         (("--set", "model.round=9"), "did you mean 'model.rounds'"),
-        (("--preset", "larger-sars"), "was begun with city."),
-        (("--city", "OTHER"), "was begun with another --city"),
+        (("--preset", "larger-sars"), "was created with city."),
+        (("--city", "OTHER"), "was created with another --city"),
         (("--city", "NONE"), "no such folder"),
-        (("--known", "OTHER"), "was begun with another --known"),
+        (("--known", "OTHER"), "was created with another --known"),
     ],
 )
-def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, told):
+def test_a_run_resumes_only_with_its_own_options(
+    run_town, cut, tmp_path, words, message
+):
     cut("--mode", "paper", "--seed", 3)
     if "OTHER" in words:
         words_of_it = ("--seed", 8, "--method", "soft-dct-ratio")
@@ -99,7 +101,7 @@ def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, 
     ]
     said = run_town("--resume", *words)
     assert said.code == (3 if "NONE" in str(words) else 2)
-    assert told in said.err
+    assert message in said.err
     assert content(tmp_path / "run") == before
 
 
@@ -114,13 +116,13 @@ def flip(path):
     [
         ("methods/falcon/checkpoint-000003/tensors.safetensors", "delete "),
         ("methods/falcon/features/states.npy", "delete "),
-        ("methods/falcon/ledger.jsonl", "put the file back"),
+        ("methods/falcon/ledger.jsonl", "restore the file"),
         ("hidden/infected.npy", ""),
         ("manifest.json", ""),
     ],
 )
 @pytest.mark.parametrize("harm", [flip, lambda path: path.write_bytes(b"")])
-def test_a_changed_file_is_told_with_a_way_out(
+def test_a_changed_file_is_reported_with_a_remedy(
     cut, run_town, tmp_path, place, way, harm
 ):
     cut("--mode", "paper", "--seed", 3)
@@ -136,7 +138,7 @@ def test_a_changed_file_is_told_with_a_way_out(
         assert run_town("--resume").code == 0
 
 
-def test_tensorboard_reads_the_log_of_a_run_gone_on_with(run_town, cut, tmp_path):
+def test_tensorboard_reads_the_log_of_a_resumed_run(run_town, cut, tmp_path):
     cut("--mode", "local", "--tensorboard", "--set", "stopping.check_every=1")
     assert run_town("--resume", "--tensorboard").code == 0
     log = EventAccumulator(str(tmp_path / "run" / "methods" / "falcon" / "log"))

@@ -20,7 +20,7 @@ MODES = {
 
 @pytest.fixture
 def run(tmp_path, quick):
-    """Start a run of the town; with ``resume`` go on with the one in ``out``."""
+    """Start a run of the town; with ``resume`` resume the one in ``out``."""
 
     def start(out, *words, resume=False, full_at=None):
         words = ("--resume", *words) if resume else (*quick, "--seed", 3, *words)
@@ -65,25 +65,25 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(run, tmp_path, mo
     assert list(out.rglob(".*")) == list(out.rglob("checkpoint*")) == []
 
 
-TOLD = "epifalcon: interrupted; go on with: epifalcon run --resume --out {out}\n"
+TOLD = "epifalcon: interrupted; resume with: epifalcon run --resume --out {out}\n"
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "message"),
     [
         (signal.SIGINT, 130, TOLD),
         (signal.SIGTERM, 143, TOLD.replace("interrupted", "stopped")),
     ],
     ids=["interrupt", "terminate"],
 )
-def test_a_stopped_run_is_gone_on_with(run, tmp_path, number, code, told):
+def test_a_stopped_run_is_gone_on_with(run, tmp_path, number, code, message):
     out = tmp_path / "my run"
     many = ("--set", "model.rounds=3000", "--set", "stopping.patience=3000")
     running = run("my run", *many, "--mode", "local")
     running.wait_for(lambda: list(out.glob("methods/falcon/checkpoint-*")))
     running.stop(number)
     assert running.wait() == code
-    assert running.said == told.format(out=f"'{out}'")
+    assert running.said == message.format(out=f"'{out}'")
     assert names(tmp_path) == ["log", "my run"]
     assert [path.name for path in out.rglob(".*")] == []
     again = run("my run", resume=True)
@@ -123,7 +123,7 @@ def test_one_process_at_a_time_whether_it_begins_or_goes_on(run, tmp_path):
     third.wait()
 
 
-def test_a_full_disk_is_told_and_the_run_gone_on_with(run, tmp_path):
+def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     many = ("--mode", "local", "--set", "model.rounds=40")
     many = (*many, "--set", "stopping.patience=40")
     whole = run("whole", *many)

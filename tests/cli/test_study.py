@@ -88,7 +88,7 @@ def test_tables_without_a_figure_do_not_replace_others(study, town):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("run", "overal"), 2, "unknown study 'overal': did you mean 'overall'?"),
         (("run", "tiny", "--scale", "town"), 2, "unknown scale 'town'"),
@@ -98,12 +98,12 @@ def test_tables_without_a_figure_do_not_replace_others(study, town):
         (("report",), 3, "results: holds no finished study"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(study, town, words, code, told):
+def test_mistakes_end_in_one_line(study, town, words, code, message):
     (town / "taken").mkdir()
     (town / "taken" / "mine").write_text("x")
     said = study(*words)
     assert said.code == code
-    assert said.err.startswith(f"epifalcon: {told}")
+    assert said.err.startswith(f"epifalcon: {message}")
     assert said.err.count("\n") == 1
     assert not (town / "runs").exists()
 
@@ -116,6 +116,6 @@ def test_an_interrupted_study_tells_how_to_go_on(study, monkeypatch):
     said = study(*SMALL, "--work", "my work")
     assert said.code == 130
     assert said.err == (
-        "epifalcon: interrupted; go on with: epifalcon study run tiny --scale hamlet "
+        "epifalcon: interrupted; resume with: epifalcon study run tiny --scale hamlet "
         "--seeds 2 --work 'my work'\n"
     )

@@ -15,9 +15,9 @@ COLUMNS = ["person", "risk", "rank", "percentile", "known", "risk_now"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    begun, _ = made(tmp_path_factory.mktemp("daily") / "run")
-    finish(begun)
-    return FinishedRun.open(begun.folder)
+    inputs, _ = made(tmp_path_factory.mktemp("daily") / "run")
+    finish(inputs)
+    return FinishedRun.open(inputs.folder)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_each_morning_a_day_comes_in_and_a_list_goes_out(
     words = ("--traces", visits, "--tests", tests, "--out", out)
     said = epifalcon("update", state, *words)
     assert (said.code, said.err) == (0, "")
-    assert "Day 6, of 82 people, 2 of them new" in said.out
+    assert "Day 6: 82 people, 2 of them new" in said.out
     table = pl.read_csv(out)
     assert table.columns == COLUMNS
     assert len(table) == 82
@@ -56,7 +56,7 @@ def test_each_morning_a_day_comes_in_and_a_list_goes_out(
     assert known["3"] == "positive"
     assert known["yan"] == "negative"
     assert known["zoe"] is None
-    # The list can be had again, and the next day goes on from here.
+    # The list can be written again, and the next day continues from here.
     again = tmp_path / "again.csv"
     assert epifalcon("update", state, "--out", again).code == 0
     assert again.read_bytes() == out.read_bytes()
@@ -74,15 +74,15 @@ def test_a_full_window_drops_its_oldest_day(epifalcon, run, tmp_path):
     words = ("--from", run.folder, "--days", 3, "--sweeps", 2, "--traces", visits)
     found = epifalcon("update", state, *words, "--json").json
     assert (found["first_day"], found["day"]) == (4, 6)
-    told = epifalcon("explain", state, 5, "--json").json
-    assert told["first_day"] == 4
-    assert len(told["by_day"]) == 3
-    assert told["before"] + sum(told["by_day"]) == pytest.approx(1)
-    assert told["risk"] == pytest.approx(told["listed_risk"], abs=1e-6)
+    message = epifalcon("explain", state, 5, "--json").json
+    assert message["first_day"] == 4
+    assert len(message["by_day"]) == 3
+    assert message["before"] + sum(message["by_day"]) == pytest.approx(1)
+    assert message["risk"] == pytest.approx(message["listed_risk"], abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("visit", "test", "told"),
+    ("visit", "test", "message"),
     [
         ("3,7,0,1", None, "row 2, column 'day': another day: found '7', expected 6"),
         ("3,6,0,99", None, "column 'region': unknown region: found '99', expected one"),
@@ -91,7 +91,7 @@ def test_a_full_window_drops_its_oldest_day(epifalcon, run, tmp_path):
     ],
 )
 def test_a_day_that_cannot_be_taken_leaves_the_state_as_it_was(
-    epifalcon, state, tmp_path, visit, test, told
+    epifalcon, state, tmp_path, visit, test, message
 ):
     visits, tests = tmp_path / "day.csv", tmp_path / "tests.csv"
     visits.write_text(f"person,day,hour,region\n{visit}\n")
@@ -101,7 +101,7 @@ def test_a_day_that_cannot_be_taken_leaves_the_state_as_it_was(
     said = epifalcon("update", state, *words)
     assert said.code == 3
     assert f"{tests if test else visits}: " in said.err
-    assert told in said.err
+    assert message in said.err
     assert said.err.count("\n") == 1
     assert (state / "manifest.json").read_bytes() == before
 
@@ -110,17 +110,17 @@ def test_wrong_words(epifalcon, run, state, tmp_path):
     cases = [
         ((tmp_path / "gone",), 3, "--from RUN"),
         ((state, "--tests", "t.csv"), 2, "--tests needs --traces"),
-        ((state, "--days", 3), 2, "with --from"),
-        ((state, "--from", run.folder), 6, "leave out --from"),
+        ((state, "--days", 3), 2, "need --from"),
+        ((state, "--from", run.folder), 6, "--from"),
         ((tmp_path / "new", "--from", state), 3, "expected a run"),
         ((tmp_path / "new", "--from", run.folder, "--days", 0), 2, "days"),
         ((state, "--out", "risks.txt"), 2, "must end in .csv"),
         ((run.folder,), 3, "holds 'run', expected 'field-window'"),
     ]
-    for words, code, told in cases:
+    for words, code, message in cases:
         said = epifalcon("update", *words)
         assert (said.code, said.out) == (code, ""), words
-        assert told in said.err
+        assert message in said.err
     assert not (tmp_path / "new").exists()
 
 
@@ -135,7 +135,7 @@ def test_a_list_that_cannot_be_written_says_that_the_day_was_taken(
     words = ("--traces", visits, "--out", tmp_path / "r.csv")
     said = epifalcon("update", state, *words)
     assert said.code == 6
-    assert "the state has taken the day" in said.err
+    assert "the state contains the day" in said.err
 
 
 def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
@@ -144,14 +144,14 @@ def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
     assert "Risk of having been infected" in said.out
     assert "  before" in said.out
     assert "Largest exposures" in said.out
-    assert "points at the other one" in said.out
+    assert "identifies the other one" in said.out
     plain = json.loads((tmp_path / "page" / "explanation.json").read_text())
     assert plain["person"] == "11"
     again = epifalcon("explain", run.folder, 11, "--out", tmp_path / "page")
     assert again.code == 6
     unknown = epifalcon("explain", run.folder, 80)
     assert (unknown.code, unknown.out) == (3, "")
-    assert "numbers from 0 to 79" in unknown.err
+    assert "from 0 to 79" in unknown.err
     assert epifalcon("explain", tmp_path, 1).code == 3
     assert epifalcon("explain", run.folder, 1, "--method", "hbp").code == 2
 
@@ -165,10 +165,10 @@ def test_new_people_by_file(epifalcon, run, tmp_path):
     assert "risk now" in said.out
     assert pl.read_csv(out).columns == [*COLUMNS, "risk_now_with_tests"]
     tests = ("--tests", tmp_path / "t.csv")
-    for wrong, told in [
-        ((*words, "--city", run.folder), "not by both"),
+    for wrong, message in [
+        ((*words, "--city", run.folder), "not both"),
         ((*tests, "--out", out), "--tests needs --traces"),
     ]:
         said = epifalcon("predict", run.folder, *wrong, "--overwrite")
         assert said.code == 2
-        assert told in said.err
+        assert message in said.err

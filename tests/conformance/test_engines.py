@@ -233,11 +233,11 @@ def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, spl
     engine.step()
     sent, counts = [], {}
     for _, packet in engine.transport.received():
-        if packet.heading.phase == "begin":
+        if packet.header.phase == "begin":
             upload = LocationUpload.decode(packet)
             places = zip(upload.keys.tolist(), upload.person.tolist(), strict=True)
             sent += zip(places, upload.rows.any(dim=1).tolist(), strict=True)
-        if packet.heading.phase == "announce":
+        if packet.header.phase == "presence":
             upload = PresenceUpload.decode(packet)
             for key, count in zip(upload.keys.tolist(), upload.counts, strict=True):
                 counts[key] = counts.get(key, 0) + count
@@ -301,7 +301,7 @@ def test_places_of_one_site_alone_are_never_sent_nor_who_sent_a_sum():
     claimed = {
         site: set(packet.tensors["keys"].tolist())
         for site, packet in received
-        if packet.heading.phase == "announce"
+        if packet.header.phase == "presence"
     }
     sent = [(site, one.tensors) for site, one in received if "rows" in one.tensors]
     assert sent

@@ -6,13 +6,14 @@ import functools
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.methods.base import Context
 from epifalcon.methods.graph_networks import ContactGraphs, NetworkMethod
-from epifalcon.methods.registry import entry, method_class, names
+from epifalcon.methods.registry import entry, load, method_class, names
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
 from tests.methods import tiny
@@ -67,10 +68,13 @@ def context(name, **more):
 
 
 @functools.cache
+def fitted_in_the_town(name):
+    return method(name).fit(town.traces(), town.known(), context(name))
+
+
 def in_the_town(name):
     """Everybody's risk in the town."""
-    fitted = method(name).fit(town.traces(), town.known(), context(name))
-    return fitted.predict_proba()
+    return fitted_in_the_town(name).predict_proba()
 
 
 @EVERY
@@ -81,6 +85,68 @@ def test_entry_and_class_agree(name):
     # Settings survive the way through plain values, as in a file.
     plain = as_plain(settings_of(name))
     assert build(cls.settings_type, plain) == settings_of(name)
+
+
+@EVERY
+def test_parameters_follow_scikit_learn(name):
+    cls, model = method_class(name), method(name)
+    params = model.get_params(deep=False)
+    assert set(params) == {
+        "seed",
+        *(field.name for field in dataclasses.fields(cls.settings_type)),
+    }
+    # What the constructor is given comes back, so that clone works.
+    again = cls(**params)
+    assert all(value is params[key] for key, value in again.get_params(False).items())
+    copy = clone(model)
+    assert (copy.get_params(), repr(copy)) == (model.get_params(), repr(model))
+    with pytest.raises(DataError, match="not fitted"):
+        copy.predict_proba()
+    assert copy.set_params(seed=9) is copy
+    assert (copy.seed, model.seed) == (9, 3)
+    assert repr(cls()) == f"{cls.__name__}()"
+    assert repr(cls(seed=4)) == f"{cls.__name__}(seed=4)"
+    for wrong in (lambda: cls(sede=3), lambda: model.set_params(sede=3)):
+        with pytest.raises(SettingsError, match=r"sede'.*did you mean.*seed"):
+            wrong()
+
+
+@EVERY
+def test_nested_parameters_can_be_set(name):
+    model = method(name)
+    nested = {key: value for key, value in model.get_params().items() if "__" in key}
+    for key, value in nested.items():
+        held = model.settings
+        for part in key.split("__"):
+            held = getattr(held, part)
+        assert held == value
+    assert model.set_params(**nested).settings == settings_of(name)
+
+
+@EVERY
+def test_a_saved_fit_is_loaded(name, tmp_path):
+    model = fitted_in_the_town(name)
+    model.save(tmp_path / "fit")
+    again = load(tmp_path / "fit")
+    assert (type(again), again.settings, again.seed) == (type(model), model.settings, 3)
+    np.testing.assert_array_equal(again.predict_proba(), in_the_town(name))
+    assert again.risk_table().equals(model.risk_table())
+    assert again.scores.steps == model.scores.steps
+    other = method_class("dct" if name != "dct" else "hbp")
+    with pytest.raises(DataError, match=f"holds a fit of '{name}'"):
+        other.load(tmp_path / "fit")
+    with pytest.raises(WriteError, match="exists"):
+        model.save(tmp_path / "fit")
+
+
+@EVERY
+def test_only_falcon_field_explains(name):
+    model = fitted_in_the_town(name)
+    if entry(name).stores_state:
+        assert 0 <= model.explain(3).risk <= 1
+    else:
+        with pytest.raises(SettingsError, match="only falcon-field"):
+            model.explain(3)
 
 
 @EVERY
@@ -105,21 +171,22 @@ class Untouchable:
 
 
 @METHODS
-def test_nothing_hidden_is_looked_at(name, tmp_path):
-    begun = dataclasses.replace(town.begun(tmp_path), epidemic=Untouchable())
+def test_held_out_labels_are_never_read(name, tmp_path):
+    inputs = dataclasses.replace(town.inputs(tmp_path), epidemic=Untouchable())
     # Nor does a method see whether regions and people differ.
-    prepared = begun.prepared
+    prepared = inputs.prepared
     rule = dataclasses.replace(
         prepared.experiment.outbreak, regional_sigma=1.5, dispersion=0.1
     )
     uneven = dataclasses.replace(prepared.experiment, outbreak=rule)
-    begun = dataclasses.replace(
-        begun, prepared=dataclasses.replace(prepared, experiment=uneven)
+    inputs = dataclasses.replace(
+        inputs, prepared=dataclasses.replace(prepared, experiment=uneven)
     )
-    given = run_methods.context_of(begun, name)
+    given = run_methods.context_of(inputs, name)
     assert given.rule.even
     given = dataclasses.replace(given, folder=None)
-    fitted = method(name).fit(run_methods.traces_of(begun, name), begun.tests, given)
+    traces = run_methods.traces_of(inputs, name)
+    fitted = method(name).fit(traces, inputs.tests, given)
     np.testing.assert_array_equal(fitted.predict_proba(), in_the_town(name))
 
 
@@ -188,7 +255,7 @@ LEARNERS = [
 def test_who_lived_with_the_infected_is_at_risk(name, more):
     fitted = method(name, {**SHORT, **more})
     risk = fitted.fit(tiny.sixteen_houses(), tiny.house_tests()).predict_proba()
-    assert tiny.tells_houses_apart(risk)
+    assert tiny.distinguishes_houses(risk)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -225,7 +292,7 @@ def test_every_day_counts_and_every_parameter_learns(name, days):
 
 
 @pytest.mark.parametrize("name", BOTH_INPUTS)
-def test_free_embeddings_give_risks_that_differ(name):
+def test_embeddings_give_different_risks(name):
     known = town.known()
     scores = method(name, input="embedding").fit(town.traces(), known).scores
     assert scores.diagnostics["best_step"] > 0
@@ -234,7 +301,7 @@ def test_free_embeddings_give_risks_that_differ(name):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
-    """Otherwise only tested people are learnt, and nobody else's risk can follow."""
+    """Otherwise only the embeddings of tested people would be trained."""
     fitted, traces, known = method(name, input="embedding"), town.traces(), town.known()
     batches = fitted.batches(traces, known, known.person[:0])
     torch.manual_seed(0)
@@ -254,7 +321,7 @@ def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_training_that_was_stopped_ends_in_the_same_bits(name, tmp_path):
+def test_an_interrupted_training_resumes_to_the_same_bits(name, tmp_path):
     calls = 0
 
     def stop(*_):
@@ -264,10 +331,10 @@ def test_a_training_that_was_stopped_ends_in_the_same_bits(name, tmp_path):
             raise KeyboardInterrupt
 
     traces, known = town.traces(), town.known()
-    kept = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    checkpoints = {"folder": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(KeyboardInterrupt):
-        method(name).fit(traces, known, context(name, progress=stop, **kept))
-    fitted = method(name).fit(traces, known, context(name, **kept))
+        method(name).fit(traces, known, context(name, progress=stop, **checkpoints))
+    fitted = method(name).fit(traces, known, context(name, **checkpoints))
     np.testing.assert_array_equal(fitted.predict_proba(), in_the_town(name))
 
 

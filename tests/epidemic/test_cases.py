@@ -37,22 +37,22 @@ def end_of(tests, person):
     return (min(positive), True) if positive else (max(s for s, _ in slots), False)
 
 
-def cases_by_loop(traces, tests, wished):
+def cases_by_loop(traces, tests, requested):
     """Cases, tested visits (both as slots or as people) and how many had no place."""
     clock, shape = traces.clock, (len(traces.regions), traces.clock.days)
     cases, visits, unplaced = np.zeros(shape), np.zeros(shape), 0
     for person in {who for who, _, _ in tests}:
         slot, positive = end_of(tests, person)
         day = clock.day_of_slot(slot)
-        begin = max(0, day - wished.window_days + 1) * clock.slots_per_day
+        begin = max(0, day - requested.window_days + 1) * clock.slots_per_day
         seen = [s for s in range(begin, slot + 1) if traces.by_slot[s, person] >= 0]
         unplaced += positive and not seen
-        weight = np.exp(wished.growth * np.array(seen) / clock.slots_per_day)
+        weight = np.exp(requested.growth * np.array(seen) / clock.slots_per_day)
         for s, part in zip(seen, weight / weight.sum(), strict=True):
             cell = traces.by_slot[s, person], clock.day_of_slot(s)
             visits[cell] += 1
             if positive:
-                cases[cell] += part * (len(seen) if wished.measure == "share" else 1)
+                cases[cell] += part * (len(seen) if requested.measure == "share" else 1)
     return cases, visits, unplaced
 
 
@@ -63,9 +63,9 @@ GROWTHS = st.sampled_from([0.0, 0.1, 3.0])
 @given(cities_with_tests(), GROWTHS)
 def test_counts_equal_the_loop_and_add_up(drawn, growth):
     traces, tests, window_days = drawn
-    wished = CaseSettings(measure="count", window_days=window_days, growth=growth)
-    expected, _, unplaced = cases_by_loop(traces, tests, wished)
-    cases = reported_cases(known_of(traces.people, tests), traces, wished)
+    requested = CaseSettings(measure="count", window_days=window_days, growth=growth)
+    expected, _, unplaced = cases_by_loop(traces, tests, requested)
+    cases = reported_cases(known_of(traces.people, tests), traces, requested)
     np.testing.assert_allclose(cases.by_region_and_day, expected, atol=1e-12)
     assert cases.unplaced == unplaced
     assert cases.measure == "count"
@@ -77,10 +77,10 @@ def test_counts_equal_the_loop_and_add_up(drawn, growth):
 @given(cities_with_tests(), GROWTHS, st.sampled_from([0.01, 0.5, 4.0]))
 def test_shares_equal_the_loop(drawn, growth, prior_people):
     traces, tests, window_days = drawn
-    wished = CaseSettings(
+    requested = CaseSettings(
         window_days=window_days, growth=growth, prior_people=prior_people
     )
-    cases, visits, unplaced = cases_by_loop(traces, tests, wished)
+    cases, visits, unplaced = cases_by_loop(traces, tests, requested)
     expected, prior = np.zeros_like(cases), prior_people * traces.clock.slots_per_day
     days = [day for day in range(traces.clock.days) if visits[:, day].any()]
     for day in range(traces.clock.days if days else 0):
@@ -88,7 +88,7 @@ def test_shares_equal_the_loop(drawn, growth, prior_people):
             day, days, [cases[:, each].sum() / visits[:, each].sum() for each in days]
         )
         expected[:, day] = (cases[:, day] + prior * city) / (visits[:, day] + prior)
-    made = reported_cases(known_of(traces.people, tests), traces, wished)
+    made = reported_cases(known_of(traces.people, tests), traces, requested)
     np.testing.assert_allclose(made.by_region_and_day, 100 * expected, atol=1e-9)
     assert made.measure == "share"
     assert made.unplaced == unplaced
@@ -129,9 +129,11 @@ def test_all_cases_are_marked_and_count_the_infectious():
 
 def test_what_does_not_fit_is_refused():
     city = mixing_city()
-    with pytest.raises(DataError, match="tests among 3 people, but traces of 40"):
+    with pytest.raises(
+        DataError, match="tests are of 3 people, but the traces have 40"
+    ):
         reported_cases(known_of(3, [(0, 0, 1)]), city)
-    with pytest.raises(DataError, match="a test in slot 24"):
+    with pytest.raises(DataError, match="a test is in slot 24"):
         reported_cases(known_of(40, [(0, 24, 0)]), city)
     with pytest.raises(SettingsError, match="measure='odds'"):
         Cases(np.zeros((2, 2)), "all", 0, "odds")

@@ -55,7 +55,7 @@ def test_everybody_is_either_known_or_hidden(chosen, seed):
 
 @CASES
 @given(label_settings(), st.integers(0, 2**32))
-def test_hidden_truth_cannot_touch_what_is_known(chosen, seed):
+def test_held_out_labels_do_not_affect_test_results(chosen, seed):
     labels = draw_labels(OUTBREAK, chosen, np.random.default_rng(seed))
     hidden = labels.hidden.open("a test").person
     changed = {}
@@ -81,7 +81,7 @@ def test_hidden_truth_cannot_touch_what_is_known(chosen, seed):
 
 @pytest.mark.parametrize("target", ["ever", "current"])
 @pytest.mark.parametrize("test_days", [None, (1, 4)])
-def test_perfect_tests_tell_the_state_at_their_slot(target, test_days):
+def test_perfect_tests_give_the_state_at_their_slot(target, test_days):
     known = labels_of(label_share=1.0, target=target, test_days=test_days).known
     current = (EXPOSED, ASYMPTOMATIC, SYMPTOMATIC)
     for person, positive, slot in zip(
@@ -96,7 +96,7 @@ def test_perfect_tests_tell_the_state_at_their_slot(target, test_days):
         assert set(days.tolist()) == {1, 2, 3, 4}
 
 
-def test_hidden_truth_is_the_state_at_the_end():
+def test_held_out_labels_are_the_state_at_the_end():
     truth = labels_of(label_share=0.0, target="current", test_days=(0, 0)).hidden
     state = OUTBREAK.state_at(LAST)
     opened = truth.open("a test")
@@ -121,7 +121,7 @@ def test_wrong_results_come_at_their_rates():
         assert stats.binomtest(int(count), int(total), rate).pvalue > 1e-3
 
 
-def test_hidden_truth_and_others_results_do_not_hang_on_test_errors():
+def test_held_out_labels_and_others_results_do_not_depend_on_test_errors():
     right, wrong = (
         labels_of(false_positive=rate, false_negative=2 * rate) for rate in (0.0, 0.1)
     )

@@ -30,7 +30,7 @@ def outbreak_of(seed=1, rule=RULE):
 
 
 def plain_state(outbreak, person, slot):
-    """The state at the end of a slot, told one person at a time."""
+    """The state at the end of a slot, one person at a time."""
     latest = SUSCEPTIBLE
     newly = ASYMPTOMATIC if outbreak.settings.model == "sir" else EXPOSED
     steps = (
@@ -95,7 +95,7 @@ def test_regions_against_the_loop():
     found = outbreak.infectious_by_region_and_day(CITY)
     np.testing.assert_array_equal(found, expected)
     other = mixing_city(people=7)
-    with pytest.raises(DataError, match="traces of 7 people"):
+    with pytest.raises(DataError, match="traces have 7 people"):
         outbreak.infectious_by_region_and_day(other)
 
 
@@ -134,12 +134,12 @@ def saved_otherwise(outbreak, folder, without, arrays=()):
     """The record with some settings and arrays left out."""
     outbreak.save(folder / "whole", Origin.now({}, 1))
     stored = store.read(folder / "whole", "outbreak")
-    kept = {key: each for key, each in stored.arrays.items() if key not in arrays}
+    selected = {key: each for key, each in stored.arrays.items() if key not in arrays}
     meta = dict(stored.meta)
     meta["settings"] = {
         key: value for key, value in meta["settings"].items() if key not in without
     }
-    store.write(folder / "o", "outbreak", kept, meta=meta, origin=stored.origin)
+    store.write(folder / "o", "outbreak", selected, meta=meta, origin=stored.origin)
     return folder / "o"
 
 
@@ -163,8 +163,11 @@ def test_a_record_that_lost_its_factors_is_refused(tmp_path):
     [
         ({"seeds": np.zeros(3, bool)}, "lengths must agree"),
         ({"infection_slot": np.zeros(120)}, "infection_slot is float64"),
-        ({"infection_slot": np.full(120, 24, np.int32)}, "infection_slot runs from 24"),
-        ({"source_person": np.full(120, 120, np.int32)}, "source_person runs"),
+        (
+            {"infection_slot": np.full(120, 24, np.int32)},
+            "infection_slot has values from 24",
+        ),
+        ({"source_person": np.full(120, 120, np.int32)}, "source_person has values"),
     ],
 )
 def test_impossible_records_are_refused(changes, message):

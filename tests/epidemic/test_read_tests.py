@@ -78,14 +78,14 @@ def test_every_refused_test_is_explained(tmp_path):
         "person is not in the traces": 1,
         "time is not readable": 1,
     }
-    assert len(known.person) == rows.kept == 1
+    assert len(known.person) == rows.accepted == 1
     assert rows.read == 8
     first = {row.reason: row for row in reversed(rows.examples)}
     assert first["person is not in the traces"].row == 3
     assert first["person is not in the traces"].value == "'8'"
 
 
-def test_people_without_names_go_by_number(tmp_path):
+def test_people_without_names_are_identified_by_number(tmp_path):
     known, rows = read(
         tmp_path, ["2,2020-03-28,1", "3,2020-03-28,1", "02,2020-03-28,1"], traces(None)
     )
@@ -120,6 +120,6 @@ def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match="no column 'result'"):
         read(tmp_path, rows, header="person,time,verdict")
     renamed = ReadSettings(columns=("result=verdict",))
-    assert read(tmp_path, rows, None, renamed, "person,time,verdict")[1].kept == 1
+    assert read(tmp_path, rows, None, renamed, "person,time,verdict")[1].accepted == 1
     with pytest.raises(DataError, match="2 of 3 rows were refused"):
         read(tmp_path, [*rows, "8,2020-03-28,pos"], settings=ReadSettings())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
 from epifalcon.epidemic.reproduction_number import (
-    counted_r0,
+    empirical_r0,
     expected_cases,
     hazard_r0,
     mean_share_of_others,
@@ -81,34 +81,34 @@ def first_generation(traces, pathogen, rule, seed):
         OutbreakSettings(contact="I/S", kappa=0.5, onset_rate=1.0),
     ],
 )
-def test_counted_r0_is_what_index_people_cause(rule):
+def test_empirical_r0_is_the_mean_of_simulated_index_people(rule):
     # A long city, so that hardly anybody is infectious beyond its end.
     traces = mixing_city(people=120, regions=20, days=15)
     pathogen = Pathogen(name="short", beta=1.5, alpha=1.0, mu=0.7)
-    counted = counted_r0(traces, pathogen, rule, rng(), index_people=600)
+    counted = empirical_r0(traces, pathogen, rule, rng(), index_people=600)
     simulated = [first_generation(traces, pathogen, rule, seed) for seed in range(1500)]
     error = np.hypot(counted.standard_error, np.std(simulated) / np.sqrt(1500))
     assert counted.mean == pytest.approx(np.mean(simulated), abs=4 * error)
 
 
-def test_counted_r0_is_below_the_hazard_r0_and_near_it_where_all_is_new():
+def test_empirical_r0_is_below_the_hazard_r0_and_near_it_without_repeated_contacts():
     traces = mixing_city(people=2000, regions=100, days=7)
     pathogen = Pathogen(name="short", beta=0.4, alpha=1.0, mu=0.5)
     rule = OutbreakSettings(kappa="r0")
-    counted = counted_r0(traces, pathogen, rule, rng(), index_people=300)
+    counted = empirical_r0(traces, pathogen, rule, rng(), index_people=300)
     # Each infects while observed only: 85 of 100 slots in this city.
     hazard = 0.85 * hazard_r0(
         traces, pathogen, rule, resolve_kappa(traces, pathogen, rule)
     )
     assert counted.mean == pytest.approx(hazard, abs=4 * counted.standard_error)
-    household = traces_of([[0, 0]] * 10)
-    pair = counted_r0(household, SARS_COV_2, rule, rng(), index_people=2000)
+    pair_of_people = traces_of([[0, 0]] * 10)
+    pair = empirical_r0(pair_of_people, SARS_COV_2, rule, rng(), index_people=2000)
     # Infected unless recovered first: beta / (beta + mu) of 1 person; hazard R0 is 5.7.
     expected = SARS_COV_2.r0 / (1 + SARS_COV_2.r0)
     assert pair.mean == pytest.approx(expected, abs=0.03)
 
 
-def test_traces_repeated_give_the_same_counted_r0():
+def test_repeated_traces_give_the_same_empirical_r0():
     # Infectious for 20 days on 2 days of traces: most of the time lies past their end.
     short = mixing_city(people=60, regions=12, days=2)
     rows = np.tile(short.by_slot, (40, 1))
@@ -116,7 +116,7 @@ def test_traces_repeated_give_the_same_counted_r0():
     pathogen = Pathogen(name="long", beta=0.06, alpha=1.0, mu=0.05)
     rule = OutbreakSettings(asymptomatic_weight=0.3, onset_rate=0.1)
     once, often = (
-        counted_r0(traces, pathogen, rule, rng(seed), index_people=500)
+        empirical_r0(traces, pathogen, rule, rng(seed), index_people=500)
         for seed, traces in enumerate((short, long))
     )
     error = np.hypot(once.standard_error, often.standard_error)
@@ -125,7 +125,7 @@ def test_traces_repeated_give_the_same_counted_r0():
 
 
 @pytest.mark.parametrize("dose", [0.0, 1e-9, 0.3, 0.999, 1.0, 5.0])
-def test_slot_hazard_gives_the_chance(dose):
+def test_slot_hazard_gives_the_probability(dose):
     assert -np.expm1(-slot_hazard(dose, False)) == pytest.approx(1 - np.exp(-dose))
     assert -np.expm1(-slot_hazard(dose, True)) == pytest.approx(min(dose, 1))
 

@@ -9,7 +9,7 @@ from scipy import stats
 from epifalcon.epidemic.outbreak import EXPOSED
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.seir import replay, simulate
-from epifalcon.epidemic.sellke import EVEN, SellkeDraws, Variation
+from epifalcon.epidemic.sellke import HOMOGENEOUS, SellkeDraws, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
@@ -37,7 +37,7 @@ def run(traces, pathogen, rule, seed):
     """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
     stream = rng(seed)
     draws = SellkeDraws.sample(traces.people, pathogen, rule, traces.clock, stream)
-    variation = EVEN
+    variation = HOMOGENEOUS
     if not rule.even:
         seed = int(stream.integers(2**63))
         variation = Variation.sample(traces, rule, Streams(seed))
@@ -123,7 +123,7 @@ def test_sources_are_chosen_in_proportion_to_weight():
     people = 4000
     traces = traces_of([[0] * people] * 2)
     draws = SellkeDraws(
-        resistance=np.full(people, 1e-12),
+        threshold=np.full(people, 1e-12),
         seed_order=np.arange(people, dtype=float),
         source_choice=rng(1).random(people),
         latent_slots=np.ones(people, np.int32),
@@ -131,11 +131,11 @@ def test_sources_are_chosen_in_proportion_to_weight():
         onset_slots=np.zeros(people, np.int32),
     )
     draws.onset_slots[2] = 1
-    draws.resistance[:2000] = np.inf
+    draws.threshold[:2000] = np.inf
     rule = OutbreakSettings(seed_count=3, asymptomatic_weight=0.25, kappa=1.0)
     first = replay(traces, FAST, rule, draws).source_person[2000:]
     assert stats.chisquare(np.bincount(first, minlength=3)).pvalue > 1e-3
-    draws.resistance[2000:] = FAST.beta * 0.75 / people * 1.5
+    draws.threshold[2000:] = FAST.beta * 0.75 / people * 1.5
     second = replay(traces, FAST, rule, draws)
     assert (second.infection_slot[2000:] == 1).all()
     seen = np.bincount(second.source_person[2000:], minlength=3)
@@ -147,14 +147,14 @@ def test_a_worked_example():
     """Four people, one day a slot, beta 1: every number can be checked by hand."""
     traces = traces_of([[0, 0, 1, 0], [0, 0, 0, -1], [0, 1, 0, 1], [2, 1, 2, 1]])
     draws = SellkeDraws(
-        resistance=np.array([1.0, 0.6, 0.3, 0.9]),
+        threshold=np.array([1.0, 0.6, 0.3, 0.9]),
         seed_order=np.array([0.0, 0.5, 0.5, 0.5]),
         source_choice=np.array([0.0, 0.0, 0.0, 0.0]),
         latent_slots=np.array([1, 1, 2, 1], np.int32),
         infectious_slots=np.array([3, 2, 1, 1], np.int32),
         onset_slots=np.array([2, 5, 0, 1], np.int32),
     )
-    pathogen = Pathogen(name="one a day", beta=1, alpha=1, mu=1)
+    pathogen = Pathogen(name="daily", beta=1, alpha=1, mu=1)
     rule = OutbreakSettings(kappa=1.0, seed_count=1)
     outbreak = replay(traces, pathogen, rule, draws)
     # Slot 0: 0, 1 and 3 gather 1/3. Slot 1: 1 and 2 gather 1/3: both infected.
@@ -217,5 +217,5 @@ class TestSeeds:
 def test_draws_of_another_city_are_refused():
     traces, rule = mixing_city(), OutbreakSettings(seed_count=1)
     draws = SellkeDraws.sample(3, FAST, rule, traces.clock, rng())
-    with pytest.raises(DataError, match="draws for 3 people, traces of 40"):
+    with pytest.raises(DataError, match="draws are for 3 people, the traces have 40"):
         replay(traces, FAST, rule, draws)

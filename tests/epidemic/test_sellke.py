@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
-from epifalcon.epidemic.reproduction_number import counted_r0
+from epifalcon.epidemic.reproduction_number import empirical_r0
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import (
-    EVEN,
+    HOMOGENEOUS,
     SellkeDraws,
     Variation,
     draw_factors,
@@ -49,9 +49,9 @@ def test_waits_are_geometric_with_the_chance_of_a_slot(name, rate, chance):
     assert stats.chisquare(seen, expected).pvalue > 1e-3
 
 
-def test_resistance_is_standard_exponential_and_choices_uniform():
+def test_thresholds_are_standard_exponential_and_choices_uniform():
     draws = sample()
-    assert stats.kstest(draws.resistance, "expon").pvalue > 1e-3
+    assert stats.kstest(draws.threshold, "expon").pvalue > 1e-3
     assert stats.kstest(draws.source_choice, "uniform").pvalue > 1e-3
     assert stats.kstest(draws.seed_order, "uniform").pvalue > 1e-3
 
@@ -65,7 +65,7 @@ def test_the_arrays_are_independent():
 
 def test_settings_change_the_translation_not_the_numbers():
     slow, quick = sample(), sample(pathogen=OMICRON, model="sir", chance="linear")
-    np.testing.assert_array_equal(slow.resistance, quick.resistance)
+    np.testing.assert_array_equal(slow.threshold, quick.threshold)
     np.testing.assert_array_equal(slow.seed_order, quick.seed_order)
     assert (quick.latent_slots == 1).all()
     share = (sample(symptomatic_share=0.3).onset_slots > 0).mean()
@@ -113,7 +113,7 @@ def test_infectiousness_is_gamma_and_of_mean_1(shape):
 
 @CASES
 @given(rules(), st.integers(0, 2**32))
-def test_an_even_world_takes_nothing_from_the_stream(rule, seed):
+def test_a_homogeneous_city_draws_nothing_from_the_stream(rule, seed):
     even = dataclasses.replace(rule, kappa=1.0, regional_sigma=0.0, dispersion=None)
     stream = rng(seed)
     draws = SellkeDraws.sample(CITY.people, FAST, even, CITY.clock, stream)
@@ -123,7 +123,7 @@ def test_an_even_world_takes_nothing_from_the_stream(rule, seed):
     assert same(outbreak, replay(CITY, FAST, even, draws))
 
 
-def test_each_part_has_a_stream_of_its_own():
+def test_each_part_has_a_separate_stream():
     both = Variation.sample(CITY, UNEVEN, Streams(5))
     factor, infectiousness = (
         dataclasses.replace(UNEVEN, **change)
@@ -142,13 +142,13 @@ def test_each_part_has_a_stream_of_its_own():
     np.testing.assert_allclose((log + 0.125) / 0.5, (wide + 1.125) / 1.5)
 
 
-def test_counted_r0_has_the_mean_of_an_even_world():
+def test_empirical_r0_has_the_mean_of_a_homogeneous_city():
     """Of rare infections R0 is linear in factors, and these have the mean 1."""
     rare = Pathogen(name="rare", beta=0.02, alpha=1.0, mu=0.5)
     city = mixing_city(people=400, regions=20)
-    even = counted_r0(city, rare, OutbreakSettings(), rng(), 400)
+    even = empirical_r0(city, rare, OutbreakSettings(), rng(), 400)
     uneven = OutbreakSettings(regional_sigma=0.8, dispersion=0.5)
-    varied = counted_r0(city, rare, uneven, rng(), 400)
+    varied = empirical_r0(city, rare, uneven, rng(), 400)
     assert varied.standard_error > even.standard_error
     error = np.hypot(even.standard_error, varied.standard_error)
     assert varied.mean == pytest.approx(even.mean, abs=4 * error)
@@ -182,4 +182,4 @@ def test_impossible_variations_are_refused():
     draws = SellkeDraws.sample(CITY.people, FAST, even, CITY.clock, rng())
     with pytest.raises(DataError, match="do not allow regional_factor"):
         replay(CITY, FAST, even, draws, variation=Variation(np.ones(12)))
-    assert not EVEN.arrays()
+    assert not HOMOGENEOUS.arrays()

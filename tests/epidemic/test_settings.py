@@ -17,7 +17,7 @@ from epifalcon.errors import SettingsError
 def test_seeds_of_the_named_rules(rule, seeds):
     found = [named_rule(rule, each).seed_count for each in (SARS_COV_2, OMICRON)]
     assert tuple(found) == seeds
-    unset = [OutbreakSettings().wished_seeds(p, 999) for p in (SARS_COV_2, OMICRON)]
+    unset = [OutbreakSettings().requested_seeds(p, 999) for p in (SARS_COV_2, OMICRON)]
     assert unset == [300, 30]
     other = Pathogen(name="other", beta=1, alpha=1, mu=1)
     assert named_rule(rule, other).seed_count == seeds[0]
@@ -31,7 +31,7 @@ def test_named_rules_are_what_their_docs_say():
         named_rule("author", SARS_COV_2)
 
 
-def test_infectious_days_against_simulated_lives():
+def test_infectious_days_against_simulated_people():
     # Competing clocks: share * onset/(onset + mu) of the time is after onset.
     settings = OutbreakSettings(
         asymptomatic_weight=0.4, symptomatic_share=0.7, onset_rate=0.3
@@ -43,20 +43,20 @@ def test_infectious_days_against_simulated_lives():
     assert OutbreakSettings().mean_infectious_days(SARS_COV_2) == 1 / mu
 
 
-def test_only_beta_is_believed_otherwise():
-    told = BeliefSettings(beta_factor=2.0).pathogen(SARS_COV_2)
-    assert told.beta == 2 * SARS_COV_2.beta
-    assert (told.name, told.alpha, told.mu) == ("sars-cov-2", 0.2564, 0.071)
+def test_only_beta_is_assumed_differently():
+    result = BeliefSettings(beta_factor=2.0).pathogen(SARS_COV_2)
+    assert result.beta == 2 * SARS_COV_2.beta
+    assert (result.name, result.alpha, result.mu) == ("sars-cov-2", 0.2564, 0.071)
     assert BeliefSettings().pathogen(SARS_COV_2) == SARS_COV_2
 
 
-def test_the_believed_rule_knows_no_variation():
-    told = OutbreakSettings(seed_count=9, kappa=0.3, onset_rate=2.0)
+def test_the_assumed_rule_has_no_variation():
+    result = OutbreakSettings(seed_count=9, kappa=0.3, onset_rate=2.0)
     true = OutbreakSettings(
         seed_count=9, kappa=0.3, onset_rate=2.0, regional_sigma=1.5, dispersion=0.1
     )
-    assert BeliefSettings().rule(true) == told
-    assert BeliefSettings().rule(told) == told
+    assert BeliefSettings().rule(true) == result
+    assert BeliefSettings().rule(result) == result
 
 
 @pytest.mark.parametrize(

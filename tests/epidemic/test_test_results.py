@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.test_results import (
     TestResults,
-    blind_folds,
-    concerns,
-    hold_back,
+    data_warnings,
+    draw_validation_people,
+    random_folds,
 )
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
@@ -41,11 +41,17 @@ def known_of(tests, people=6):
 def test_status_and_first_positive_against_the_list(tests):
     known = known_of(tests)
     for person in range(6):
-        results = [positive for who, _, positive in tests if who == person]
+        results = [
+            positive for names_sha256, _, positive in tests if names_sha256 == person
+        ]
         status = -1 if not results else int(any(results))
         assert known.status[person] == status
         assert known.tested[person] == bool(results)
-        slots = [slot for who, slot, positive in tests if who == person and positive]
+        slots = [
+            slot
+            for names_sha256, slot, positive in tests
+            if names_sha256 == person and positive
+        ]
         assert known.first_positive_slot[person] == min(slots, default=-1)
     arrays = (known.person, known.slot, known.positive, known.status)
     assert not any(array.flags.writeable for array in arrays)
@@ -58,9 +64,9 @@ def test_status_and_first_positive_against_the_list(tests):
     [
         ([0, 6], [True, True], [0, 0], "tested person 6"),
         ([-1, 0], [True, True], [0, 0], "tested person -1"),
-        ([1, 0], [True, True], [0, 0], "order of person"),
-        ([1, 1], [True, True], [3, 2], "order of person"),
-        ([0, 1], [True, True], [0, -1], "a test in slot -1"),
+        ([1, 0], [True, True], [0, 0], "sorted by person"),
+        ([1, 1], [True, True], [3, 2], "sorted by person"),
+        ([0, 1], [True, True], [0, -1], "a test is in slot -1"),
         ([0, 1], [True], [0, 1], "lengths must agree"),
     ],
 )
@@ -77,10 +83,10 @@ def test_impossible_tests_are_refused(person, positive, slot, message):
 @CASES
 @given(TESTS, st.lists(st.booleans(), min_size=6, max_size=6))
 def test_the_tests_of_some_people(tests, wanted):
-    kept = known_of(tests).of_people(np.array(wanted))
+    selected = known_of(tests).of_people(np.array(wanted))
     alone = known_of([test for test in tests if wanted[test[0]]])
     for name in ("person", "positive", "slot"):
-        np.testing.assert_array_equal(getattr(kept, name), getattr(alone, name))
+        np.testing.assert_array_equal(getattr(selected, name), getattr(alone, name))
 
 
 def test_tests_on_a_later_clock_keep_person_and_result():
@@ -105,7 +111,7 @@ def named_city(people=6, slots=12, names=None):
 def test_tests_belong_to_the_people_of_their_names(tmp_path):
     names = ("ann", "bob", "cid", "dan", "eve", "fay")
     ours = known_of([(1, 3, True), (4, 2, False)])
-    ours = dataclasses.replace(ours, who=named_city(names=names).who)
+    ours = dataclasses.replace(ours, names_sha256=named_city(names=names).names_sha256)
     ours.save(tmp_path / "known", Origin())
     everybody = np.ones(6, np.bool_)
     for known in (ours, TestResults.load(tmp_path / "known"), ours.since(1)):
@@ -114,10 +120,12 @@ def test_tests_belong_to_the_people_of_their_names(tmp_path):
         for others in (names[::-1], ("annb", "ob", *names[2:])):
             with pytest.raises(DataError, match="other names, or in another order"):
                 known.require_people_of(named_city(names=others))
-    with pytest.raises(DataError, match="among 6 people, but traces of 5"):
+    with pytest.raises(DataError, match="of 6 people, but the traces have 5"):
         ours.require_people_of(named_city(people=5))
     late = known_of([(1, 12, True)])
-    with pytest.raises(DataError, match="slot 12, but the traces end with slot 11"):
+    with pytest.raises(
+        DataError, match="slot 12, but the last slot of the traces is 11"
+    ):
         late.require_people_of(named_city())
 
 
@@ -131,39 +139,39 @@ def rng(seed=1):
     return np.random.default_rng(seed)
 
 
-def test_both_kinds_are_held_back_by_the_same_share():
+def test_validation_people_are_the_same_share_of_both_results():
     tests = two_kinds(positives=40, negatives=60)
-    people = hold_back(tests, 0.1, rng())
+    people = draw_validation_people(tests, 0.1, rng())
     assert (np.diff(people) > 0).all()
     np.testing.assert_array_equal(np.bincount(tests.status[people]), [6, 4])
-    assert not np.array_equal(people, hold_back(tests, 0.1, rng(2)))
+    assert not np.array_equal(people, draw_validation_people(tests, 0.1, rng(2)))
 
 
 @pytest.mark.parametrize(
     ("positives", "negatives", "word"), [(1, 9, "positive"), (9, 1, "negative")]
 )
-def test_one_of_a_kind_cannot_be_shared_out(positives, negatives, word):
+def test_one_person_of_a_kind_cannot_be_split(positives, negatives, word):
     with pytest.raises(DataError, match=f"1 people tested {word}: at least 2"):
-        hold_back(two_kinds(positives, negatives), 0.1, rng())
+        draw_validation_people(two_kinds(positives, negatives), 0.1, rng())
 
 
-def test_somebody_must_be_left_to_learn_from():
-    with pytest.raises(SettingsError, match=r"validation_share=0\.9 holds back all 2"):
-        hold_back(two_kinds(2, 50), 0.9, rng())
+def test_somebody_must_be_left_for_training():
+    with pytest.raises(SettingsError, match=r"validation_share=0\.9 takes all 2"):
+        draw_validation_people(two_kinds(2, 50), 0.9, rng())
 
 
-def test_folds_part_the_tested_people_evenly():
+def test_folds_split_the_tested_people_evenly():
     tests = two_kinds()
-    fold = blind_folds(tests, 4, rng())
+    fold = random_folds(tests, 4, rng())
     np.testing.assert_array_equal(fold >= 0, tests.tested)
     np.testing.assert_array_equal(np.bincount(fold[tests.tested]), [15, 15, 15, 15])
 
 
-def test_no_result_moves_a_blind_fold():
+def test_random_folds_do_not_depend_on_results():
     tests = two_kinds()
     turned = TestResults(tests.people, tests.person, ~tests.positive, tests.slot)
     np.testing.assert_array_equal(
-        blind_folds(tests, 4, rng()), blind_folds(turned, 4, rng())
+        random_folds(tests, 4, rng()), random_folds(turned, 4, rng())
     )
 
 
@@ -175,9 +183,11 @@ def listed(*tests: tuple[int, bool, int]) -> TestResults:
     return TestResults.from_tests(4, person, positive, slot)
 
 
-def test_ordinary_tests_are_of_no_concern():
-    assert concerns(listed((0, True, 2), (1, False, 2)), PLACES) == ()
-    assert concerns(listed((0, False, 1), (0, True, 2), (1, False, 2)), PLACES) == ()
+def test_ordinary_tests_cause_no_warning():
+    assert data_warnings(listed((0, True, 2), (1, False, 2)), PLACES) == ()
+    assert (
+        data_warnings(listed((0, False, 1), (0, True, 2), (1, False, 2)), PLACES) == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,17 +200,17 @@ def test_ordinary_tests_are_of_no_concern():
         ([(0, True, 1), (0, False, 1), (1, False, 2)], "1 person tested negative"),
     ],
 )
-def test_what_is_odd_about_tests_is_told(tests, word):
-    (told,) = concerns(listed(*tests), PLACES)
-    assert word in told
+def test_odd_tests_cause_warnings(tests, word):
+    (result,) = data_warnings(listed(*tests), PLACES)
+    assert word in result
 
 
-def test_no_tests_and_people_without_trace_are_told():
+def test_no_tests_and_people_without_trace_cause_warnings():
     nobody = TestResults(
         4, *(np.empty(0, kind) for kind in (np.int32, np.bool_, np.int32))
     )
     unseen = traces_of([[0, -1, 1, 1], [0, -1, 1, 0], [1, -1, 0, 0]])
-    nothing, absent = concerns(nobody, unseen)
+    nothing, absent = data_warnings(nobody, unseen)
     assert "Nobody was tested" in nothing
     assert "1 person has no trace" in absent
 
@@ -211,9 +221,9 @@ def hidden_of(person=(1, 4, 7), infected=(True, False, True)):
     )
 
 
-def test_nothing_shows_before_it_is_opened():
+def test_labels_are_not_accessible_before_opening():
     hidden = hidden_of()
-    assert repr(hidden) == str(hidden) == "Hidden(3 people)"
+    assert repr(hidden) == str(hidden) == "GroundTruth(3 people)"
     public = [name for name in dir(hidden) if not name.startswith("_")]
     assert public == ["load", "open", "save"]
     assert not hasattr(hidden, "__dict__")
@@ -231,7 +241,7 @@ def test_opening_is_logged_with_its_purpose(caplog):
 def test_saved_and_loaded_closed(tmp_path):
     hidden_of().save(tmp_path / "h", Origin())
     again = GroundTruth.load(tmp_path / "h")
-    assert repr(again) == "Hidden(3 people)"
+    assert repr(again) == "GroundTruth(3 people)"
     assert again.open("a test").person.tolist() == [1, 4, 7]
 
 

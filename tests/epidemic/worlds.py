@@ -31,7 +31,7 @@ def mixing_city(people=40, regions=6, days=6, slot_hours=6.0, seed=5) -> Traces:
 
 @st.composite
 def rules(draw: st.DrawFn) -> OutbreakSettings:
-    """Any model, law, chance, seeds and weights."""
+    """Any model, contact term, chance, seeds and weights."""
     return OutbreakSettings(
         model=draw(st.sampled_from(["seir", "sir"])),
         contact=draw(st.sampled_from(["I/N", "I/S"])),
@@ -48,7 +48,7 @@ def rules(draw: st.DrawFn) -> OutbreakSettings:
 
 
 def pathogens() -> st.SearchStrategy[Pathogen]:
-    """Slow to explosive, so that every branch of a small outbreak is met."""
+    """Slow to explosive, so that every branch of a small outbreak is covered."""
     return st.builds(
         Pathogen,
         name=st.just("any"),

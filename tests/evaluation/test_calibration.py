@@ -16,19 +16,19 @@ def town(seed, people=400, slope=2.5, offset=-0.8):
     """Risks that are too sure of themselves by ``slope``, and who is infected."""
     rng = np.random.default_rng(seed)
     true = rng.beta(1.2, 3.5, people)
-    told = expit(slope * logit(true) + offset)
-    return told, rng.random(people) < true
+    risk = expit(slope * logit(true) + offset)
+    return risk, rng.random(people) < true
 
 
 @st.composite
 def masked(draw):
     seed = draw(st.integers(0, 10**6))
     people = draw(st.integers(80, 300))
-    told, infected = town(seed, people, draw(st.floats(0.2, 5)), draw(st.floats(-2, 2)))
+    risk, infected = town(seed, people, draw(st.floats(0.2, 5)), draw(st.floats(-2, 2)))
     if draw(st.booleans()):
-        told = told.round(1)
+        risk = risk.round(1)
     infected[:LEAST], infected[LEAST : 2 * LEAST] = True, False
-    return told, infected
+    return risk, infected
 
 
 @CASES
@@ -79,8 +79,8 @@ def test_no_map_turns_the_order_round_or_reaches_0_and_1(case):
 
 @pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
 def test_a_ranking_turned_round_becomes_one_risk_for_all(fit):
-    told, infected = town(6)
-    found = fit(1 - told, infected)(told)
+    risk, infected = town(6)
+    found = fit(1 - risk, infected)(risk)
     if fit is fit_platt:
         assert np.ptp(found) == pytest.approx(0)
     assert np.ptp(found) < 0.15
@@ -102,18 +102,18 @@ def test_a_risk_that_parts_all_infected_from_the_others_is_no_end():
 
 
 @pytest.mark.parametrize(
-    ("infected", "told"),
+    ("infected", "reason"),
     [
         ([True] * 40, "0 healthy among the masked"),
         ([True] * 9 + [False] * 40, "9 infected among the masked people, 10 are"),
         ([], "0 infected"),
     ],
 )
-def test_too_few_people_are_told(infected, told):
+def test_too_few_people_are_reported(infected, reason):
     risk = np.full(len(infected), 0.2)
-    assert told in why_not(risk, infected)
+    assert reason in why_not(risk, infected)
     for fit in (fit_platt, fit_isotonic):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=reason):
             fit(risk, infected)
 
 

@@ -52,7 +52,7 @@ def test_infinite_scores_and_other_kinds_of_numbers_rank():
 
 
 @pytest.mark.parametrize(
-    ("scores", "truth", "told"),
+    ("scores", "truth", "message"),
     [
         ([], [], "nobody to evaluate"),
         ([0.1, 0.2], [1], "scores has 2, truth has 1"),
@@ -64,8 +64,8 @@ def test_infinite_scores_and_other_kinds_of_numbers_rank():
         ([0.1, 0.2], [np.nan, 0], "truth holds nan"),
     ],
 )
-def test_bad_input_is_refused(scores, truth, told):
-    with pytest.raises(DataError, match=told):
+def test_bad_input_is_refused(scores, truth, message):
+    with pytest.raises(DataError, match=message):
         curve(scores, truth)
 
 
@@ -139,9 +139,9 @@ def test_metrics_are_those_of_the_loop_over_thresholds(case, recall):
 def test_break_even_and_budget_are_means_over_all_orders(case, budget):
     made = evaluate(case.scores, case.truth, 0.5, MetricSettings(budget=budget))
     infected = sum(case.truth)
-    found = metrics_loop.found_by_lot(case.scores, case.truth, infected)
+    found = metrics_loop.found_at_random(case.scores, case.truth, infected)
     assert made.bep == pytest.approx(found / infected)
-    found = metrics_loop.found_by_lot(case.scores, case.truth, made.tests)
+    found = metrics_loop.found_at_random(case.scores, case.truth, made.tests)
     assert made.precision_at_budget == pytest.approx(found / made.tests)
     assert made.recall_at_budget == pytest.approx(found / infected)
 
@@ -170,7 +170,7 @@ def test_the_order_of_people_changes_nothing(case, random):
     assert shuffled == evaluate(case.scores, case.truth, 0.825)
 
 
-def test_a_rounded_recall_asks_for_no_extra_person():
+def test_a_rounded_recall_needs_no_extra_person():
     # 1 - 1/R0 with R0 = 3 is one bit above 2/3: times nine, more than six.
     recall = 1 - 1 / 3
     assert recall * 9 > 6
@@ -194,9 +194,9 @@ def test_counts_have_no_calibration():
     needed = ("brier", "log_loss", "ece", "ece_mass", "mean_risk")
     assert all(getattr(made, name) is None for name in needed)
     assert made.auc == 1
-    with pytest.raises(DataError, match="score 7 is no probability"):
+    with pytest.raises(DataError, match="score 7 is not a probability"):
         evaluate([3, 0, 7], [1, 0, 1], 0.825)
-    with pytest.raises(DataError, match=r"score -0\.5 is no probability"):
+    with pytest.raises(DataError, match=r"score -0\.5 is not a probability"):
         evaluate([0.5, -0.5], [1, 0], 0.825)
 
 

@@ -2,26 +2,29 @@
 
 from dataclasses import replace
 
-from epifalcon.experiments.run_folder import begin
+from epifalcon.experiments.run_folder import create_run_folder
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.progress import silent
 from tests.studies import town
 
-LISTENERS = TrainingOptions(progress=silent, checkpoint_seconds=10)
+OPTIONS = TrainingOptions(progress=silent, checkpoint_seconds=10)
 
 
 def made(folder, beside=(), **privacy):
     """A finished run of the field on the town of 80."""
     start = town.experiment()
     settings = replace(
-        start.field, sweeps=6, folds=2, region=replace(start.field.region, law="mild")
+        start.field,
+        sweeps=6,
+        folds=2,
+        region=replace(start.field.region, transmission="regional-strong"),
     )
     noise = replace(start.field_privacy, **privacy)
     changes = {"field": settings, "field_privacy": noise, "method": "falcon-field"}
-    begun = town.begun(folder, beside=beside, **changes)
-    begin(begun)
+    inputs = town.inputs(folder, beside=beside, **changes)
+    create_run_folder(inputs)
     methods = ("falcon-field", *beside)
-    return begun, [run_method(begun, method, LISTENERS) for method in methods]
+    return inputs, [run_method(inputs, method, OPTIONS) for method in methods]
 
 
 def write_visits(run, path, people, first_day, days, names=None):
@@ -39,7 +42,7 @@ def write_visits(run, path, people, first_day, days, names=None):
 
 def write_tests(run, path, people):
     known, clock = run.known, run.traces.clock
-    told = [
+    results = [
         (person, slot, positive)
         for person, slot, positive in zip(
             known.person, known.slot, known.positive, strict=True
@@ -48,7 +51,7 @@ def write_tests(run, path, people):
     ]
     rows = [
         f"{person},{clock.day_of_slot(slot) + 1},{clock.hour_of_slot(slot)},{positive}"
-        for person, slot, positive in told
+        for person, slot, positive in results
     ]
     path.write_text("\n".join(["person,day,hour,result", *rows]) + "\n")
-    return told
+    return results

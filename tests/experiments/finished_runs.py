@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from epifalcon.epidemic.test_results import TestResults, without
+from epifalcon.epidemic.test_results import TestResults, exclude_people
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.prediction import NewPeople
-from epifalcon.experiments.run_folder import FinishedRun, RunInputs, begin, finish
+from epifalcon.experiments.run_folder import (
+    FinishedRun,
+    RunInputs,
+    create_run_folder,
+    finish,
+)
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics
 from epifalcon.federation.training import TrainingTask
@@ -35,20 +40,20 @@ def make_run(folder: Path, *words: str, whole: bool = True) -> RunInputs:
     prepared = prepare("town", experiment, SEED)
     epidemic = next(run_epidemics(experiment, prepared.traces, SEED))
     reported, known = prepared.reported(SEED), epidemic.labels.known
-    begun = RunInputs(folder, prepared, SEED, reported, known, epidemic)
-    begin(begun)
+    inputs = RunInputs(folder, prepared, SEED, reported, known, epidemic)
+    create_run_folder(inputs)
     if whole:
-        finish_run(begun)
-    return begun
+        finish_run(inputs)
+    return inputs
 
 
-def finish_run(begun: RunInputs) -> None:
+def finish_run(inputs: RunInputs) -> None:
     """Train what was begun, and say that it is whole; no report."""
-    listeners = TrainingOptions(progress=silent, checkpoint_seconds=60)
-    experiment = begun.prepared.experiment
+    options = TrainingOptions(progress=silent, checkpoint_seconds=60)
+    experiment = inputs.prepared.experiment
     for method in (experiment.method, *experiment.beside):
-        run_method(begun, method, listeners)
-    finish(begun)
+        run_method(inputs, method, options)
+    finish(inputs)
 
 
 def chosen_people(
@@ -69,8 +74,8 @@ def chosen_people(
 def again(run: FinishedRun, validation: bool = False) -> NewPeople:
     """The run's own people; with the tests of validation people or without."""
     task = TrainingTask(run.traces, run.known, run.settings, run.seed)
-    held_back = task.division.held_back
-    known = run.known if validation else without(run.known, held_back)
+    held_back = task.split.held_back
+    known = run.known if validation else exclude_people(run.known, held_back)
     return NewPeople(run.traces, known)
 
 

@@ -151,7 +151,7 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("layer", WORLDS)
-def test_a_world_differs_from_its_preset_in_what_it_says(layer):
+def test_a_layer_changes_only_the_settings_it_names(layer):
     plain, made = (
         as_plain(Experiment.load(name)) for name in ("hamlet", f"hamlet+{layer}")
     )

@@ -1,4 +1,4 @@
-"""Explanations of a finished run of the field, and what newcomers are told there."""
+"""Explanations of a finished run of Falcon Field, and predictions for new people."""
 
 import json
 import shutil
@@ -14,10 +14,10 @@ from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import daily_update, explanation, run_tables
 from epifalcon.experiments.explanation import explain
 from epifalcon.experiments.prediction import NewPeople, score
-from epifalcon.experiments.run_folder import FinishedRun, begin, finish
+from epifalcon.experiments.run_folder import FinishedRun, create_run_folder, finish
 from epifalcon.experiments.run_methods import run_method
-from epifalcon.experiments.run_report import keep_results
-from tests.experiments.field_runs import LISTENERS, made, write_tests, write_visits
+from epifalcon.experiments.run_report import write_results
+from tests.experiments.field_runs import OPTIONS, made, write_tests, write_visits
 from tests.experiments.finished_runs import chosen_people
 from tests.studies import town
 
@@ -28,17 +28,17 @@ def computed(tmp_path_factory):
     return made(tmp_path_factory.mktemp("field") / "run", ("soft-dct-ratio",))
 
 
-def copied(begun, name):
-    folder = begun.folder.parent / name
-    shutil.copytree(begun.folder, folder)
-    return replace(begun, folder=folder)
+def copied(inputs, name):
+    folder = inputs.folder.parent / name
+    shutil.copytree(inputs.folder, folder)
+    return replace(inputs, folder=folder)
 
 
 @pytest.fixture(scope="module")
 def reported(computed):
-    begun = copied(computed[0], "reported")
-    keep_results(begun, computed[1])
-    return begun.folder
+    inputs = copied(computed[0], "reported")
+    write_results(inputs, computed[1])
+    return inputs.folder
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_shares_add_up_and_the_risk_is_the_listed_one(run):
     negative = np.flatnonzero(run.known.status == 0)[0]
     healthy = explain(run, str(negative), tests=True)
     assert healthy.risk == 0
-    assert "rule it out" in explanation.sentences(healthy)[1]
+    assert "exclude an infection" in explanation.sentences(healthy)[1]
 
 
 def test_exposures_are_stays_of_the_person_s_own_trace(run):
@@ -82,37 +82,37 @@ def test_exposures_are_stays_of_the_person_s_own_trace(run):
 def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
     text = (reported / "report.html").read_text()
     assert "One risk explained" in text
-    assert "points at the other one" in text
-    assert "still are at the end of the last day" in text
-    assert "Falcon Field; Soft DCT, ratio: nothing is protected" in text
+    assert "identifies the other one" in text
+    assert "exposed or infectious at the end of the last day" in text
+    assert "Falcon Field; Soft DCT, ratio: no protection" in text
     assert (reported / "figures" / "explanation.svg").is_file()
     rows = pl.read_csv(reported / "figures" / "explanation.csv")
     assert rows["share"].sum() == pytest.approx(1)
 
 
-def imported(begun):
+def imported(inputs):
     """The same people as if their traces had been read from a file."""
     origin = store.Origin({"import": {}}, None, {})
-    return replace(begun, prepared=replace(begun.prepared, city_origin=origin))
+    return replace(inputs, prepared=replace(inputs.prepared, city_origin=origin))
 
 
 @pytest.mark.parametrize("real", ["tests", "traces"])
 def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
-    begun, outcomes = copied(computed[0], f"real-{real}"), computed[1]
+    inputs, outcomes = copied(computed[0], f"real-{real}"), computed[1]
     if real == "tests":
-        begun = replace(begun, epidemic=None)
+        inputs = replace(inputs, epidemic=None)
         outcomes = [replace(one, evaluation=None) for one in outcomes]
     else:
-        begun = imported(begun)
-    keep_results(begun, outcomes)
-    page = (begun.folder / "report.html").read_text()
+        inputs = imported(inputs)
+    write_results(inputs, outcomes)
+    page = (inputs.folder / "report.html").read_text()
     assert "Largest exposures" not in page
     assert "of one person not tested" not in page
-    assert "Left out: the people are real" in page
-    assert list((begun.folder / "figures").glob("explanation*")) == []
+    assert "Omitted: the people are real" in page
+    assert list((inputs.folder / "figures").glob("explanation*")) == []
 
 
-def test_a_page_says_it_and_needs_nothing_else(run, tmp_path, stored_page):
+def test_a_page_is_self_contained(run, tmp_path, stored_page):
     found = explain(run, "11")
     explanation.write_page(tmp_path / "page", found, "epifalcon explain run 11")
     page = (tmp_path / "page" / "explanation.html").read_text()
@@ -132,7 +132,7 @@ def test_a_method_without_a_field_is_refused(run):
         explain(FinishedRun.open(run.folder, "soft-dct-ratio"), "1")
 
 
-def test_newcomers_are_told_alike_alone_or_together_and_in_any_order(run):
+def test_risks_of_new_people_do_not_depend_on_each_other_or_on_order(run):
     one = NewPeople(*chosen_people(run.traces, run.known, [5]))
     more = NewPeople(*chosen_people(run.traces, run.known, [30, 5, 61]))
     alone, several = score(run, one).risks, score(run, more).risks
@@ -143,7 +143,7 @@ def test_newcomers_are_told_alike_alone_or_together_and_in_any_order(run):
     assert several.probability[0] != alone.probability[0]
 
 
-def test_newcomers_by_file_are_those_of_the_folder(run, tmp_path):
+def test_new_people_from_files_equal_those_of_the_folder(run, tmp_path):
     write_visits(run, tmp_path / "new.csv", [5, 30], 1, run.traces.clock.days)
     tests = write_tests(run, tmp_path / "tests.csv", [5, 30])
     paths = tmp_path / "new.csv", tmp_path / "tests.csv"
@@ -167,30 +167,30 @@ def test_other_days_are_refused_with_a_remedy(run):
         score(run, people)
 
 
-def test_a_run_behind_noise_keeps_no_messages_and_can_be_read(tmp_path):
-    begun, outcomes = made(tmp_path / "run", mode="sums", epsilon=50.0)
-    finish(begun)
+def test_a_run_with_noise_stores_no_messages_and_can_be_read(tmp_path):
+    inputs, outcomes = made(tmp_path / "run", mode="sums", epsilon=50.0)
+    finish(inputs)
     guarantee = run_tables.guarantee(outcomes[0])
     assert guarantee.epsilon == pytest.approx(50, rel=0.01)
     assert not guarantee.trained
-    run = FinishedRun.open(begun.folder)
+    run = FinishedRun.open(inputs.folder)
     assert not (run.place / "prediction" / "messages").exists()
     listed, found = run.risks(), explain(run, "3")
     assert found.risk == pytest.approx(listed.probability[3], abs=1e-6)
     some = NewPeople(*chosen_people(run.traces, run.known, [3]))
-    told = score(run, some).risks
-    assert told.probability[0] == pytest.approx(listed.probability[3], abs=1e-6)
-    with pytest.raises(SettingsError, match="behind noise"):
+    scored = score(run, some).risks
+    assert scored.probability[0] == pytest.approx(listed.probability[3], abs=1e-6)
+    with pytest.raises(SettingsError, match="with noise"):
         daily_update.window_of(run, WindowSettings())
 
 
 def test_a_run_may_store_nothing(tmp_path):
     field = town.experiment().field
-    law = replace(field.region, law="one")
-    field = replace(field, kept=False, folds=0, sweeps=2, region=law)
-    begun = town.begun(tmp_path / "run", method="falcon-field", field=field)
-    begin(begun)
-    run_method(begun, "falcon-field", LISTENERS)
-    finish(begun)
-    with pytest.raises(DataError, match=r"field\.kept"):
-        explain(FinishedRun.open(begun.folder), "3")
+    transmission = replace(field.region, transmission="fixed")
+    field = replace(field, save_messages=False, folds=0, sweeps=2, region=transmission)
+    inputs = town.inputs(tmp_path / "run", method="falcon-field", field=field)
+    create_run_folder(inputs)
+    run_method(inputs, "falcon-field", OPTIONS)
+    finish(inputs)
+    with pytest.raises(DataError, match=r"field\.save_messages"):
+        explain(FinishedRun.open(inputs.folder), "3")

@@ -83,13 +83,18 @@ def test_other_cities_slots_people_and_days_are_refused():
     slots = replace(city(1, clock=Clock(slot_hours=2, days=3)), regions=run.regions)
     late = some_tests(city(clock=Clock(slot_hours=4, days=30)), seed=1)
     for traces, tests, like, message in (
-        (city(2), None, run, "none of the run's 7 regions or lie elsewh"),
-        (city(1, regions=8), None, run, "cannot tell of another"),
+        (city(2), None, run, "not among the run's 7 regions or have"),
+        (city(1, regions=8), None, run, "cannot predict for another city"),
         (replace(here, regions=moved), None, here, "7 regions, such as 'bakery'"),
-        (placed(city(), lonlat=None), None, here, "lie elsewhere"),
+        (placed(city(), lonlat=None), None, here, "another location"),
         (slots, None, run, r"slots of 2 hours.*import with --slot-hours 4"),
-        (run, some_tests(city(people=11)), run, "among 11 people, but traces of 12"),
-        (run, late, run, "but the traces end with slot 17"),
+        (
+            run,
+            some_tests(city(people=11)),
+            run,
+            "the tests are of 11 people, but the traces have 12",
+        ),
+        (run, late, run, "the last slot of the traces is 17"),
     ):
         with pytest.raises(DataError, match=message):
             NewPeople.of(traces, tests, like)
@@ -121,7 +126,12 @@ def test_folders_of_every_kind_are_read(kept):
     assert (found.traces.by_slot == seen).all()
     some_tests(city(people=40)).save(kept / "more", store.Origin())
     for place, tests, like, message in (
-        ("whole", kept / "more", run, r"whole with tests of .*more: tests among 40"),
+        (
+            "whole",
+            kept / "more",
+            run,
+            r"whole with tests of .*more: the tests are of 40",
+        ),
         ("plain", None, city(2), r"plain: people were in"),
         ("gone", None, run, "no such folder"),
     ):

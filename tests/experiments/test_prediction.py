@@ -17,11 +17,11 @@ from epifalcon.federation.preparation import (
     RegionFeatures,
     SiteData,
     cohort_of,
-    divide,
     hypergraph,
+    validation_split,
 )
 from epifalcon.federation.privacy_plan import RunSeeds
-from epifalcon.federation.training import TrainingTask, best_model, surrounding
+from epifalcon.federation.training import TrainingTask, best_model, shared_statistics
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
@@ -35,14 +35,14 @@ from tests.experiments.finished_runs import (
 from tests.oracles.dense_hypergraph import dense_layer
 
 
-def by_hand(run, newcomers, state):
+def by_hand(run, new_people, state):
     """The forward pass in float64 with dense matrices."""
     weights = {
         name.removeprefix("parameter/"): one.double()
         for name, one in best_model(run.place).items()
     }
-    layer = dense_layer(hypergraph(newcomers.traces, run.settings))
-    column = torch.from_numpy(newcomers.known.status.astype(int)) % 3
+    layer = dense_layer(hypergraph(new_people.traces, run.settings))
+    column = torch.from_numpy(new_people.known.status.astype(int)) % 3
     rows = weights["input.weight"].T[column]
     for number in range(run.settings.model.layers):
         rows = layer @ rows
@@ -61,9 +61,9 @@ def state_of(run, people):
 def trained_state(run):
     """Return the region states that the run was trained with."""
     task = TrainingTask(run.traces, run.known, run.settings, run.seed)
-    around = surrounding(task, RegionFeatures.load(run.place / "features"))
+    shared = shared_statistics(task, RegionFeatures.load(run.place / "features"))
     rng = RunSeeds(run.seed).pseudo(0)
-    made = cohort_of(task.home, task.division, run.settings, around, rng)
+    made = cohort_of(task.site_data, task.split, run.settings, shared, rng)
     return made.state.numpy()
 
 
@@ -84,8 +84,8 @@ def test_a_forward_pass_of_the_trained_model(opened, validation):
 def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
     run = opened("off")
     people = again(run)
-    division = divide(SiteData(run.traces, run.known), run.settings, run.seed)
-    monkeypatch.setattr(NewPeople, "folds", lambda *_: division.fold)
+    split = validation_split(SiteData(run.traces, run.known), run.settings, run.seed)
+    monkeypatch.setattr(NewPeople, "folds", lambda *_: split.fold)
     state = trained_state(run)
     assert np.array_equal(state_of(run, people), state)
     found = score(run, people).risks.probability
@@ -156,20 +156,20 @@ def test_people_who_were_never_seen_are_scored(opened):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("model.input=embedding",), "train with --set model.input=status"),
-        (("region.macro_cases=all",), "which nobody can know of new people"),
+        (("region.macro_cases=all",), "unknown for new people"),
         (("region.network.kind=gru",), "train with region.network.kind=dcrnn"),
         (("method=soft-dct-ratio",), "epifalcon run --method soft-dct-ratio --city"),
     ],
 )
-def test_a_model_that_knows_its_own_people_alone(tmp_path, words, told):
+def test_a_model_with_embeddings_scores_only_its_own_people(tmp_path, words, message):
     make_run(tmp_path / "run", *words, "model.rounds=2")
     run = FinishedRun.open(tmp_path / "run")
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         require_inductive(run)
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         score(run, NewPeople.of(run.traces, None, run.traces))
 
 

@@ -13,7 +13,7 @@ from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation import training
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.preparation import hypergraph
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
@@ -43,7 +43,7 @@ def test_what_a_scoring_leaves_in_the_ledger(copied):
     assert spent[0] < spent[1] < spent[2]
     assert spent[2] == pytest.approx(ledger.spent().epsilon()["person"])
     store.verify(run.folder)
-    with alone(run.folder), pytest.raises(WriteError, match="another process"):
+    with lock_folder(run.folder), pytest.raises(WriteError, match="another process"):
         score(run, again(run))
     assert Ledger.open(run.ledger).releases == ledger.releases
 
@@ -187,6 +187,6 @@ def test_room_that_was_left_is_used_and_ends(copied):
 def test_without_privacy_nothing_is_written(copied):
     run = copied("off")
     before = content(run.folder)
-    with alone(run.folder):
+    with lock_folder(run.folder):
         score(run, again(run))
     assert content(run.folder) == before

@@ -19,11 +19,23 @@ def risks_of(probability, status=None, names=None):
 def test_a_table_worked_by_hand():
     risks = risks_of([0.2, 0.9, 0.2, 0.5], [-1, 1, 0, -1], ("d", "c", "b", "a"))
     assert risks.table.rows() == [
-        ("c", 0.9, 1, 100.0, "positive"),
         ("a", 0.5, 2, 75.0, None),
-        ("b", 0.2, 3, 50.0, "negative"),
         ("d", 0.2, 3, 50.0, None),
+        ("c", 0.9, 1, 100.0, "positive"),
+        ("b", 0.2, 3, 50.0, "negative"),
     ]
+
+
+def test_the_highest_risks_are_those_of_people_to_test_next():
+    risks = risks_of([0.2, 0.9, 0.3, 0.5], [-1, 1, 0, -1])
+
+    def people(count, *known):
+        return [row["person"] for row in risks.highest(count, *known)]
+
+    assert people(10) == [3, 0]
+    assert people(1) == [3]
+    assert people(10, (None, "negative")) == [3, 2, 0]
+    assert people(3, (None, "negative", "positive")) == [1, 3, 2]
 
 
 def test_names_that_are_numbers_stand_by_size():

@@ -42,20 +42,20 @@ def test_people_are_counted():
     called = int(np.argmax(np.cumsum(TRUTH[order]) >= 0.8 * 150)) + 1
     text = said(own)
     assert (
-        f"Of the 100 hidden people with the highest risk by Falcon (paper), {found} "
-        "are infected; of 100 chosen at random it would be 25."
+        f"Among the 100 hidden people with the highest risk by Falcon (paper), {found} "
+        "are infected; among 100 chosen at random, 25 would be."
     ) in text
-    assert f"{called} of 600 people must be called" in text
+    assert f"This takes {called} of 600 people" in text
     assert [top_count(n) for n in (3, 10, 499, 500, 9000)] == [3, 10, 10, 100, 100]
 
 
-def test_the_best_is_no_ceiling_and_chance_is_called_chance():
+def test_the_best_is_no_ceiling_and_chance_is_named():
     weak, strong = noisy(noise=3), noisy("hgnn", "HGNN", noise=0.1)
     text = said(weak, strong, noisy("oracle", "Oracle (no method)", 0.01))
-    assert "HGNN ranks best here" in text
+    assert "HGNN has the highest AUC here" in text
     assert "larger than chance" in text
     assert "--methods falcon,hgnn,oracle --seeds 5" in text
-    assert "Given a part of the truth, AUC of Oracle" in text
+    assert "AUC of ceilings, which use part of the ground truth: Oracle" in text
     assert "can be chance" in said(weak, noisy("hgnn", "HGNN", noise=3))
     assert "`--beside oracle`" in said(weak)
     table = who_is_found([noisy(), noisy("hgnn", "HGNN", noise=3)])
@@ -64,7 +64,7 @@ def test_the_best_is_no_ceiling_and_chance_is_called_chance():
     assert table.rows[2][1] == "25"
 
 
-ROUGH, RANK = "take them as rough probabilities", "use them to rank"
+ROUGH, RANK = "rough probabilities", "use them for ranking"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ ROUGH, RANK = "take them as rough probabilities", "use them to rank"
         (20_000, lambda c: 0.3 + 0.8 * (c - 0.3), ROUGH),
         (2000, lambda c: 0.3 + 0.05 * (c - 0.3), RANK),
         (2000, lambda c: np.maximum(c - 0.15, 0.01), RANK),
-        (2000, lambda c: 0.6 - 0.2 * c, "nor is it shown that they rank people"),
+        (2000, lambda c: 0.6 - 0.2 * c, "may not even rank people"),
     ],
 )
 def test_risks_are_compared_with_what_came_true(people, change, words):

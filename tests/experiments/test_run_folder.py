@@ -18,14 +18,14 @@ from epifalcon.experiments.run_folder import (
     FinishedRun,
     MethodFailure,
     MethodResult,
-    begin,
+    create_run_folder,
     finish,
     finished,
     open_run,
     precision_at_recalls,
 )
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.mobility.subsample import ReportingSettings
 from tests.cli.runs import names
@@ -33,23 +33,25 @@ from tests.experiments.finished_runs import make_run
 from tests.faults import Killed, disk, killed_at
 from tests.scenes import Scene, placed
 from tests.studies import town
-from tests.studies.measured_figures import measured
+from tests.studies.method_results import method_result
 
 
 @pytest.fixture
 def folder(tmp_path):
-    begin(town.begun(tmp_path / "run"))
+    create_run_folder(town.inputs(tmp_path / "run"))
     return tmp_path / "run"
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_what_was_begun_is_opened(tmp_path, real):
-    made = town.begun(tmp_path / "run")
+def test_a_created_run_can_be_opened(tmp_path, real):
+    made = town.inputs(tmp_path / "run")
     if real:
         reporting = ReportingSettings(trace_share=0.5)
-        made = replace(town.begun(tmp_path / "run", reporting=reporting), epidemic=None)
+        made = replace(
+            town.inputs(tmp_path / "run", reporting=reporting), epidemic=None
+        )
         assert made.reported.observed_share < made.prepared.traces.observed_share
-    begin(made)
+    create_run_folder(made)
     read = open_run(tmp_path / "run")
     assert read.prepared.experiment == made.prepared.experiment
     assert read.prepared.name == made.prepared.name
@@ -74,7 +76,7 @@ def test_what_was_begun_is_opened(tmp_path, real):
 def test_a_run_is_whole_once_it_is_finished(folder):
     assert not finished(folder)
     (folder / "summary.json").write_text("{}")
-    finish(town.begun(folder))
+    finish(town.inputs(folder))
     assert finished(folder)
     open_run(folder)
     (folder / "summary.json").write_text("[]")
@@ -82,8 +84,8 @@ def test_a_run_is_whole_once_it_is_finished(folder):
         open_run(folder)
     (folder / "summary.json").write_text("{}")
     (folder / "report.html").write_text("added later")
-    with pytest.raises(WriteError, match="is no part of it"):
-        begin(town.begun(folder), overwrite=True)
+    with pytest.raises(WriteError, match="is not part of it"):
+        create_run_folder(town.inputs(folder), overwrite=True)
 
 
 @pytest.mark.parametrize("read", [open_run, FinishedRun.open])
@@ -101,37 +103,37 @@ GROWN = ["methods/falcon/ledger.jsonl", "figures/a.png", "summary.json", "report
          ".summary.json.partial", ".manifest.json.partial"]  # fmt: skip
 
 
-def test_a_run_that_has_grown_may_be_begun_again(folder):
+def test_a_run_with_later_files_may_be_overwritten(folder):
     for name in GROWN:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
     with pytest.raises(WriteError, match="add --overwrite"):
-        begin(town.begun(folder))
-    begin(town.begun(folder), overwrite=True)
+        create_run_folder(town.inputs(folder))
+    create_run_folder(town.inputs(folder), overwrite=True)
     assert not (folder / "methods").exists()
     assert names(folder.parent) == ["run"]
     (folder / "known" / "mine.csv").write_text("precious")
-    with pytest.raises(WriteError, match="is no part of it: move"):
-        begin(town.begun(folder), overwrite=True)
+    with pytest.raises(WriteError, match="is not part of it: move"):
+        create_run_folder(town.inputs(folder), overwrite=True)
 
 
 def refused(folder):
-    with pytest.raises(WriteError, match="another process"), alone(folder):
+    with pytest.raises(WriteError, match="another process"), lock_folder(folder):
         pytest.fail("two at once")
 
 
 def test_one_process_at_a_time(folder, monkeypatch):
     # A lock that outlived its process is taken.
     (folder.parent / ".run.lock").write_text("")
-    with alone(folder):
+    with lock_folder(folder):
         link = folder.parent / "link"
         link.symlink_to(folder)
         # The second's refusal must not let a third in.
         for place in (folder, link, folder):
             refused(place)
-        with alone(folder.parent / "other"):
+        with lock_folder(folder.parent / "other"):
             pass
-    with alone(folder):
+    with lock_folder(folder):
         assert ".run.lock" in names(folder.parent)
     assert names(folder.parent) == ["link", "run"]
     # Between our open and our lock the owner ends and a third begins.
@@ -148,12 +150,12 @@ def test_one_process_at_a_time(folder, monkeypatch):
 
 
 def test_folders_made_for_a_run_that_never_began_go_again(tmp_path):
-    with alone(tmp_path / "a" / "b" / "run"):
+    with lock_folder(tmp_path / "a" / "b" / "run"):
         assert (tmp_path / "a" / "b").is_dir()
     assert names(tmp_path) == []
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file" / "run", Path("/proc/none/run")):
-        with pytest.raises(WriteError), alone(place):
+        with pytest.raises(WriteError), lock_folder(place):
             pytest.fail("nothing can stand there")
     assert names(tmp_path) == ["file"]
 
@@ -161,11 +163,11 @@ def test_folders_made_for_a_run_that_never_began_go_again(tmp_path):
 def test_what_a_kill_left_is_removed(folder):
     for number in (5, 25, 60):
         with pytest.raises(Killed), disk(folder.parent, killed_at(number)):
-            begin(town.begun(folder), overwrite=True)
+            create_run_folder(town.inputs(folder), overwrite=True)
     beside = folder.parent / ".other.0123abcd.partial"
     beside.mkdir()
     assert len(names(folder.parent)) == 5
-    with alone(folder):
+    with lock_folder(folder):
         pass
     assert names(folder.parent) == [beside.name, "run"]
 
@@ -209,7 +211,7 @@ def test_a_method_or_run_that_is_not_done_is_refused(made, tmp_path):
     with pytest.raises(SettingsError, match="unknown method 'hgn'"):
         FinishedRun.open(made.folder, "hgn")
     folder = make_run(tmp_path / "my run", whole=False).folder
-    with pytest.raises(DataError, match=r"go on with: .*--resume --out '.*my run'"):
+    with pytest.raises(DataError, match=r"resume with: .*--resume --out '.*my run'"):
         FinishedRun.open(folder)
 
 
@@ -217,15 +219,15 @@ def test_a_method_that_a_comparison_measured_is_finished(tmp_path):
     with store.new_directory(tmp_path / "all") as scratch:
         meta = {"grows": ["seed-"]}
         store.write_manifest(scratch, "comparison", meta=meta, origin=store.Origin())
-    begun = make_run(tmp_path / "all" / "seed-5", whole=False)
-    outcome = run_method(begun, "soft-dct-ratio", TrainingOptions())
-    (begun.method_folder("hgnn") / "training").mkdir(parents=True)
-    folder = begun.folder
+    inputs = make_run(tmp_path / "all" / "seed-5", whole=False)
+    outcome = run_method(inputs, "soft-dct-ratio", TrainingOptions())
+    (inputs.method_folder("hgnn") / "training").mkdir(parents=True)
+    folder = inputs.folder
     with pytest.raises(
-        DataError, match=r"not finished; it is of the comparison in .*l:"
+        DataError, match=r"not finished; it belongs to the comparison in .*l:"
     ):
         FinishedRun.open(folder, "soft-dct-ratio")
-    measured(0).save(begun.method_folder("soft-dct-ratio"), begun.origin)
+    method_result(0).save(inputs.method_folder("soft-dct-ratio"), inputs.origin)
     run = FinishedRun.open(folder, "soft-dct-ratio")
     np.testing.assert_array_equal(run.risks().probability, outcome.probability)
     # The run's own method and the one that is not done yet.
@@ -284,7 +286,7 @@ def without(folder, key):
 
 def test_figures_are_read_as_they_were_written(tmp_path):
     training = {"learning_rate": 0.01, "steps": 300, "at_limit": True}
-    made = replace(measured(3), training=training)
+    made = replace(method_result(3), training=training)
     made.save(tmp_path, store.Origin({}, 3))
     read = MethodResult.load(tmp_path)
     for name, value in vars(made).items():

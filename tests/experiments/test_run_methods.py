@@ -12,25 +12,25 @@ from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import MethodFailure, begin, finish
+from epifalcon.experiments.run_folder import MethodFailure, create_run_folder, finish
 from epifalcon.experiments.run_methods import (
     Outcome,
     TrainingOptions,
     context_of,
     require_possible,
-    run_guest,
     run_method,
+    run_other,
     traces_of,
 )
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.methods.hbp import begun_by, share_infected
+from epifalcon.methods.hbp import share_infected, with_infected_share
 from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.settings import json_text
 from tests.cli.runs import content
 from tests.faults import disk, full_from
 from tests.studies import town
 
-LISTENERS = TrainingOptions(checkpoint_seconds=0)
+OPTIONS = TrainingOptions(checkpoint_seconds=0)
 QUICK = {"gcn": {"steps": 4, "check_every": 2, "learning_rates": [0.01]}}
 
 
@@ -41,14 +41,14 @@ class Untouchable:
         raise AssertionError(f"the outbreak's {name} was read")
 
 
-def with_hidden(begun, infected, outbreak=None, person=None):
+def with_hidden(inputs, infected, outbreak=None, person=None):
     """The run with other truth about the people who were not tested."""
-    epidemic = begun.epidemic
+    epidemic = inputs.epidemic
     if person is None:
         person = epidemic.labels.hidden.open("a test").person
     labels = Labels(epidemic.labels.known, GroundTruth(HeldOutLabels(person, infected)))
     outbreak = outbreak or epidemic.outbreak
-    return replace(begun, epidemic=replace(epidemic, labels=labels, outbreak=outbreak))
+    return replace(inputs, epidemic=replace(epidemic, labels=labels, outbreak=outbreak))
 
 
 def region(cases):
@@ -75,14 +75,14 @@ def stored_by(folder):
 
 @EVERY
 def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, changes):
-    begun = town.begun(tmp_path / "true", **changes)
-    truth = begun.epidemic.labels.hidden.open("a test").infected
+    inputs = town.inputs(tmp_path / "true", **changes)
+    truth = inputs.epidemic.labels.hidden.open("a test").infected
     flipped = with_hidden(
-        town.begun(tmp_path / "flipped", **changes), ~truth, Untouchable()
+        town.inputs(tmp_path / "flipped", **changes), ~truth, Untouchable()
     )
-    one, other = (run_method(run, method, LISTENERS) for run in (begun, flipped))
+    one, other = (run_method(run, method, OPTIONS) for run in (inputs, flipped))
     np.testing.assert_array_equal(one.probability, other.probability)
-    stored = stored_by(begun.method_folder(method))
+    stored = stored_by(inputs.method_folder(method))
     assert stored == stored_by(flipped.method_folder(method))
     assert "prediction/probability.npy" in stored
     # They do decide how the scores are evaluated.
@@ -92,49 +92,49 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
         raise AssertionError(f"{name}: trained again")
 
     with disk(tmp_path) as changed:
-        again = run_method(begun, method, TrainingOptions(progress=never))
+        again = run_method(inputs, method, TrainingOptions(progress=never))
     assert changed.changes <= 1  # mkdir of what is there
-    assert stored_by(begun.method_folder(method)) == stored
+    assert stored_by(inputs.method_folder(method)) == stored
     assert json_text(one.as_plain()) == json_text(again.as_plain())
     for name in ("probability", "masked", "masked_risk"):
         np.testing.assert_array_equal(getattr(one, name), getattr(again, name))
     if one.masked is not None:
-        assert begun.known.tested[one.masked].all()
+        assert inputs.known.tested[one.masked].all()
 
 
 def test_the_setting_that_leaks_reads_the_outbreak(tmp_path):
-    begun = town.begun(tmp_path, region=region("all"))
-    truth = begun.epidemic.labels.hidden.open("a test").infected
+    inputs = town.inputs(tmp_path, region=region("all"))
+    truth = inputs.epidemic.labels.hidden.open("a test").infected
     with pytest.raises(AssertionError, match="the outbreak's"):
-        run_method(with_hidden(begun, truth, Untouchable()), "falcon", LISTENERS)
-    outcome = run_method(begun, "falcon", LISTENERS)
+        run_method(with_hidden(inputs, truth, Untouchable()), "falcon", OPTIONS)
+    outcome = run_method(inputs, "falcon", OPTIONS)
     assert outcome.title == "Falcon, off (ALL CASES)"
     assert outcome.as_plain()["macro_cases"] == "all"
 
 
 @KINDS
 def test_scores_of_another_run_are_refused(tmp_path, method):
-    run_method(town.begun(tmp_path), method, LISTENERS)
-    other = replace(town.begun(tmp_path), seed=9)
+    run_method(town.inputs(tmp_path), method, OPTIONS)
+    other = replace(town.inputs(tmp_path), seed=9)
     with pytest.raises(DataError, match="other data, settings or seed"):
-        run_method(other, method, LISTENERS)
+        run_method(other, method, OPTIONS)
 
 
 @KINDS
 def test_a_full_disk_is_reported_and_can_be_resumed_from(tmp_path, method):
-    begun = town.begun(tmp_path / "run")
+    inputs = town.inputs(tmp_path / "run")
     (tmp_path / "run").mkdir()
     for number in (1, 3, 5):
         with pytest.raises(WriteError), disk(tmp_path, full_from(number)):
-            run_method(begun, method, LISTENERS)
-    whole = run_method(town.begun(tmp_path / "whole"), method, LISTENERS)
-    again = run_method(begun, method, LISTENERS)
+            run_method(inputs, method, OPTIONS)
+    whole = run_method(town.inputs(tmp_path / "whole"), method, OPTIONS)
+    again = run_method(inputs, method, OPTIONS)
     np.testing.assert_array_equal(again.probability, whole.probability)
 
 
 def test_a_stopped_training_is_resumed(tmp_path):
-    expected = run_method(town.begun(tmp_path / "a", rivals=QUICK), "gcn", LISTENERS)
-    begun, calls = town.begun(tmp_path / "b", rivals=QUICK), []
+    expected = run_method(town.inputs(tmp_path / "a", rivals=QUICK), "gcn", OPTIONS)
+    inputs, calls = town.inputs(tmp_path / "b", rivals=QUICK), []
 
     def stop(*call):
         calls.append(call)
@@ -142,88 +142,90 @@ def test_a_stopped_training_is_resumed(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_method(begun, "gcn", replace(LISTENERS, progress=stop))
-    assert (begun.method_folder("gcn") / "training").is_dir()
-    found = run_method(begun, "gcn", LISTENERS)
+        run_method(inputs, "gcn", replace(OPTIONS, progress=stop))
+    assert (inputs.method_folder("gcn") / "training").is_dir()
+    found = run_method(inputs, "gcn", OPTIONS)
     np.testing.assert_array_equal(found.probability, expected.probability)
-    assert found.told["best_step"] <= 4
-    assert [one.name for one in begun.method_folder("gcn").iterdir()] == ["prediction"]
+    assert found.diagnostics["best_step"] <= 4
+    assert [one.name for one in inputs.method_folder("gcn").iterdir()] == ["prediction"]
 
 
 def test_what_a_kill_left_is_removed(tmp_path):
-    begun = town.begun(tmp_path)
+    inputs = town.inputs(tmp_path)
     for name in (".checkpoint-000004.0123abcd.partial", ".features.0123abcd.partial"):
-        (begun.method_folder("hgnn") / name).mkdir(parents=True)
-    run_method(begun, "hgnn", LISTENERS)
-    left = sorted(one.name for one in begun.method_folder("hgnn").iterdir())
+        (inputs.method_folder("hgnn") / name).mkdir(parents=True)
+    run_method(inputs, "hgnn", OPTIONS)
+    left = sorted(one.name for one in inputs.method_folder("hgnn").iterdir())
     assert left == ["ledger.jsonl", "model", "prediction"]
 
 
 def test_a_damaged_record_is_noticed(tmp_path):
-    begun = town.begun(tmp_path)
-    place = begun.method_folder("soft-dct") / "prediction"
-    run_method(begun, "soft-dct", LISTENERS)
+    inputs = town.inputs(tmp_path)
+    place = inputs.method_folder("soft-dct") / "prediction"
+    run_method(inputs, "soft-dct", OPTIONS)
     scores = bytearray((place / "probability.npy").read_bytes())
     scores[-1] ^= 1
     (place / "probability.npy").write_bytes(scores)
     with pytest.raises(CorruptFileError, match="probability"):
-        run_method(begun, "soft-dct", LISTENERS)
+        run_method(inputs, "soft-dct", OPTIONS)
     with store.new_directory(place, overwrite=True) as scratch:
         arrays = {"risk": np.zeros(3)}
-        store.write(scratch, "prediction", arrays, meta={}, origin=begun.origin)
+        store.write(scratch, "prediction", arrays, meta={}, origin=inputs.origin)
     with pytest.raises(CorruptFileError, match="lacks 'probability'"):
-        run_method(begun, "soft-dct", LISTENERS)
+        run_method(inputs, "soft-dct", OPTIONS)
 
 
 def test_what_cannot_be_trained_is_refused_for_every_method(tmp_path):
     stopping = replace(town.FALCON.stopping, validation_share=1.0)
     for method, beside in (("falcon", ()), ("soft-dct-ratio", ("hgnn",))):
-        begun = town.begun(tmp_path, method=method, beside=beside, stopping=stopping)
+        inputs = town.inputs(tmp_path, method=method, beside=beside, stopping=stopping)
         with pytest.raises(SettingsError, match="validation_share"):
-            require_possible(begun)
-    require_possible(town.begun(tmp_path, method="soft-dct-ratio", stopping=stopping))
-    blind = replace(town.begun(tmp_path, method="oracle"), epidemic=None)
+            require_possible(inputs)
+    require_possible(town.inputs(tmp_path, method="soft-dct-ratio", stopping=stopping))
+    blind = replace(town.inputs(tmp_path, method="oracle"), epidemic=None)
     with pytest.raises(SettingsError, match="needs a simulated outbreak"):
         require_possible(blind)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_ceiling_alone_is_given_the_truth(tmp_path):
-    begun = town.begun(tmp_path)
+def test_only_the_ceiling_gets_the_ground_truth(tmp_path):
+    inputs = town.inputs(tmp_path)
     for name in ("gcn", "hbp", "soft-dct", "falcon"):
-        assert context_of(begun, name).ground_truth is None
+        assert context_of(inputs, name).ground_truth is None
     for name in ("oracle", "hbp-true-factors"):
-        assert context_of(begun, name).ground_truth is begun.epidemic.outbreak
+        assert context_of(inputs, name).ground_truth is inputs.epidemic.outbreak
 
 
 def test_methods_are_given_beliefs_and_how_often_tests_err(tmp_path):
     experiment = Experiment.load("hamlet+regional-1.5+beta-half+test-errors")
-    begun = town.begun(tmp_path)
-    begun = replace(begun, prepared=replace(begun.prepared, experiment=experiment))
+    inputs = town.inputs(tmp_path)
+    inputs = replace(inputs, prepared=replace(inputs.prepared, experiment=experiment))
     for name in ("hbp", "gcn", "hbp-true-factors"):
-        context = context_of(begun, name)
+        context = context_of(inputs, name)
         assert context.rule.even
         assert context.pathogen.beta == SARS_COV_2.beta / 2
         assert context.test_errors.false_negative == 0.15
 
 
 def test_traces_that_begin_later_begin_with_more_infected(tmp_path):
-    begun = town.begun(tmp_path)
-    rule, known = begun.prepared.experiment.outbreak, begun.known
-    assert context_of(begun, "hbp").rule == rule
-    late = replace(begun, reported=keep_last_days(begun.reported, 2))
+    inputs = town.inputs(tmp_path)
+    rule, known = inputs.prepared.experiment.outbreak, inputs.known
+    assert context_of(inputs, "hbp").rule == rule
+    late = replace(inputs, reported=keep_last_days(inputs.reported, 2))
     expected = share_infected(rule, SARS_COV_2, known, late.dropped_slots)
     assert rule.seed_count / known.people < expected
     assert expected < (known.status == 1).sum() / known.tested.sum()
     # Nothing hidden is needed.
     blind = replace(late, epidemic=None)
     for name in ("hbp", "mean-field", "gcn"):
-        assert context_of(blind, name).rule == begun_by(rule, expected)
+        assert context_of(blind, name).rule == with_infected_share(rule, expected)
     # The oracle sees the outbreak from its first slot, another ceiling as methods do.
     assert context_of(late, "oracle").rule is rule
-    assert traces_of(late, "oracle") is begun.prepared.traces
+    assert traces_of(late, "oracle") is inputs.prepared.traces
     assert traces_of(late, "hbp-true-factors") is late.reported
-    assert context_of(late, "hbp-true-factors").rule == begun_by(rule, expected)
+    assert context_of(late, "hbp-true-factors").rule == with_infected_share(
+        rule, expected
+    )
 
 
 def failing(error):
@@ -243,37 +245,37 @@ def failing(error):
 def test_a_guest_that_fails_is_tried_again_until_the_run_is_finished(
     tmp_path, monkeypatch, error, message
 ):
-    begun = town.begun(tmp_path / "run", beside=("soft-dct-ratio",))
-    begin(begun)
+    inputs = town.inputs(tmp_path / "run", beside=("soft-dct-ratio",))
+    create_run_folder(inputs)
     with monkeypatch.context() as patched:
         patched.setattr(run_methods, "run_method", failing(error))
-        failed = run_guest(begun, "soft-dct-ratio", LISTENERS)
+        failed = run_other(inputs, "soft-dct-ratio", OPTIONS)
     assert failed.message == message
-    place = begun.method_folder("soft-dct-ratio")
+    place = inputs.method_folder("soft-dct-ratio")
     assert MethodFailure.load(place) == failed
-    finish(begun)
-    assert run_guest(begun, "soft-dct-ratio", LISTENERS) == failed
-    begin(begun, overwrite=True)
+    finish(inputs)
+    assert run_other(inputs, "soft-dct-ratio", OPTIONS) == failed
+    create_run_folder(inputs, overwrite=True)
     failed.save(place)
-    assert isinstance(run_guest(begun, "soft-dct-ratio", LISTENERS), Outcome)
+    assert isinstance(run_other(inputs, "soft-dct-ratio", OPTIONS), Outcome)
     assert MethodFailure.load(place) is None
 
 
 @pytest.mark.parametrize("stop", [WriteError("full"), KeyboardInterrupt()])
 def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
-    begun = town.begun(tmp_path / "run", beside=("hbp",))
-    begin(begun)
+    inputs = town.inputs(tmp_path / "run", beside=("hbp",))
+    create_run_folder(inputs)
     monkeypatch.setattr(run_methods, "run_method", failing(stop))
     with pytest.raises(type(stop)):
-        run_guest(begun, "hbp", LISTENERS)
-    assert MethodFailure.load(begun.method_folder("hbp")) is None
+        run_other(inputs, "hbp", OPTIONS)
+    assert MethodFailure.load(inputs.method_folder("hbp")) is None
 
 
 def test_a_log_is_written_on_request(tmp_path, monkeypatch):
-    begun = town.begun(tmp_path)
+    inputs = town.inputs(tmp_path)
     for _ in range(2):
-        run_method(begun, "hgnn", replace(LISTENERS, log=True))
-        assert len(list(begun.method_folder("hgnn").glob("log/events*"))) == 1
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+        run_method(inputs, "hgnn", replace(OPTIONS, log=True))
+        assert len(list(inputs.method_folder("hgnn").glob("log/events*"))) == 1
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
     with pytest.raises(SettingsError, match=r"pip install 'epifalcon\[tensorboard\]'"):
-        run_method(begun, "hgnn", replace(LISTENERS, log=True))
+        run_method(inputs, "hgnn", replace(OPTIONS, log=True))

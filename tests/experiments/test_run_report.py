@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from epifalcon.experiments import run_tables
-from epifalcon.experiments.run_folder import begin, finished, open_run
+from epifalcon.experiments.run_folder import create_run_folder, finished, open_run
 from epifalcon.experiments.run_methods import Evaluation, Outcome
-from epifalcon.experiments.run_report import keep_results
+from epifalcon.experiments.run_report import write_results
 from epifalcon.federation.early_stopping import ValidationCheck
 from epifalcon.privacy.events import UNITS
 from epifalcon.settings import json_text
-from tests.browser import chromium, look
+from tests.browser import chromium, open_page
 from tests.experiments.test_run_methods import with_hidden
 from tests.faults import Killed, disk, killed_at
 from tests.studies import town
@@ -52,7 +52,7 @@ def risk_of(seed):
     return 1 / (1 + np.exp(2 - 1.5 * infected - 0.7 * noise))
 
 
-def outcome_of(method, begun=None, **told):
+def outcome_of(method, inputs=None, **diagnostics):
     risk = risk_of(len(method))
     masked = np.flatnonzero(town.known().tested)[:12].astype(np.int32)
     one = Outcome(
@@ -61,11 +61,11 @@ def outcome_of(method, begun=None, **told):
         seconds=12.34,
         masked=masked,
         masked_risk=risk[masked],
-        told=told,
+        diagnostics=diagnostics,
     )
-    if begun is None:
+    if inputs is None:
         return one
-    return replace(one, evaluation=Evaluation.of(begun, one))
+    return replace(one, evaluation=Evaluation.of(inputs, one))
 
 
 def outcomes(hidden=True):
@@ -75,51 +75,51 @@ def outcomes(hidden=True):
         ValidationCheck(2, 0.6, 0.5, math.inf, 0.7),
         ValidationCheck(4, 0.5, 0.625, 9.0, 0.6),
     )
-    told = {
+    diagnostics = {
         "best_round": 4,
         "rounds": 4,
         "validation_auc": 0.625,
-        "looks": [vars(look) for look in looks],
+        "looks": [vars(check) for check in looks],
     }
-    begun = town.begun(None) if hidden else None
+    inputs = town.inputs(None) if hidden else None
     return [
-        outcome_of("falcon", begun, spent=SPENT, forecast=FORECAST, **told),
-        outcome_of("hgnn", begun, spent=off, **told),
-        outcome_of("hbp", begun, sweeps=5),
+        outcome_of("falcon", inputs, spent=SPENT, forecast=FORECAST, **diagnostics),
+        outcome_of("hgnn", inputs, spent=off, **diagnostics),
+        outcome_of("hbp", inputs, sweeps=5),
     ]
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    begun = town.begun(
+    inputs = town.inputs(
         tmp_path_factory.mktemp("started") / "run",
         beside=("hgnn", "hbp"),
         privacy=town.with_mode("paper").privacy,
     )
-    begin(begun)
-    return begun
+    create_run_folder(inputs)
+    return inputs
 
 
-def copied(begun, folder):
-    shutil.copytree(begun.folder, folder)
-    return replace(begun, folder=folder)
+def copied(inputs, folder):
+    shutil.copytree(inputs.folder, folder)
+    return replace(inputs, folder=folder)
 
 
 @pytest.fixture(scope="module")
 def reported(started):
-    begun = copied(started, started.folder.parent / "reported")
-    keep_results(begun, outcomes())
-    return begun.folder
+    inputs = copied(started, started.folder.parent / "reported")
+    write_results(inputs, outcomes())
+    return inputs.folder
 
 
 @pytest.fixture(scope="module")
 def real(started):
     """The same people, of whom nobody knows the truth; one method failed."""
-    begun = copied(started, started.folder.parent / "real")
-    begun = replace(begun, epidemic=None)
+    inputs = copied(started, started.folder.parent / "real")
+    inputs = replace(inputs, epidemic=None)
     failed = {"gcn": "ran out of <memory>"}
-    keep_results(begun, outcomes(hidden=False)[:2], failed=failed)
-    return begun.folder
+    write_results(inputs, outcomes(hidden=False)[:2], failed=failed)
+    return inputs.folder
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +149,9 @@ def test_without_the_truth_it_claims_nothing_and_shows_nobody(real):
 @pytest.mark.parametrize("which", ["reported", "real"])
 def test_a_browser_shows_all_of_it_and_asks_nobody(browser, request, which, width):
     folder = request.getfixturevalue(which)
-    seen = look(browser, folder / "report.html", width)
+    seen = open_page(browser, folder / "report.html", width)
     assert seen.complaints == []
-    assert seen.asked == [(folder / "report.html").resolve().as_uri()]
+    assert seen.requests == [(folder / "report.html").resolve().as_uri()]
     drawn = {path.stem for path in (folder / "figures").glob("*.png")}
     few = {"mobility", "risk-map", "training"}
     assert drawn == (FIGURES if which == "reported" else few)
@@ -219,11 +219,11 @@ def ended(started, tmp_path, monkeypatch):
 
 
 def test_a_finished_run_is_only_read(ended):
-    first = keep_results(ended, outcomes())
+    first = write_results(ended, outcomes())
     with disk(ended.folder) as changed:
-        second = keep_results(ended, outcomes())
+        second = write_results(ended, outcomes())
     assert changed.changes == 0
-    assert second.figures == json.loads(json_text(first.figures))
+    assert second.values == json.loads(json_text(first.values))
     assert second.tables == first.tables
     files = json.loads((ended.folder / "manifest.json").read_text())["files"]
     there = {path for path in ended.folder.rglob("*") if path.is_file()}
@@ -233,10 +233,10 @@ def test_a_finished_run_is_only_read(ended):
 
 @pytest.mark.parametrize("infected", [True, False])
 def test_hidden_people_of_one_kind_do_not_stop_the_report(ended, infected):
-    begun = with_hidden(ended, np.full(48, infected))
-    kept = keep_results(begun, [outcome_of("hbp", begun)])
-    assert kept.figures["metrics"]["auc"] is None
-    assert kept.figures["prevalence"] == infected
+    inputs = with_hidden(ended, np.full(48, infected))
+    kept = write_results(inputs, [outcome_of("hbp", inputs)])
+    assert kept.values["metrics"]["auc"] is None
+    assert kept.values["prevalence"] == infected
 
 
 def test_a_kill_at_any_change_can_be_resumed(ended):
@@ -244,7 +244,7 @@ def test_a_kill_at_any_change_can_be_resumed(ended):
     while killed:
         try:
             with disk(ended.folder, killed_at(number)):
-                keep_results(ended, outcomes())
+                write_results(ended, outcomes())
             killed = False
         except Killed:
             assert not finished(ended.folder)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from epifalcon.federation import preparation
 from epifalcon.federation.client import Client, Cohort
-from epifalcon.federation.engine import EngineState, pack_home
+from epifalcon.federation.engine import EngineState, pack_state
 from epifalcon.federation.falcon.server_run import SitesEngine
 from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRounds
 from epifalcon.federation.messages import Packet, unpack
@@ -22,9 +22,9 @@ from epifalcon.federation.preparation import (
     StateMoments,
     StateScaling,
     cohort_of,
-    divide,
     hypergraph,
     raw_state,
+    validation_split,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import PredictionSettings, SiteRules
@@ -48,8 +48,8 @@ def with_values(**changes: object) -> Change:
     return lambda one: replace(one, values={**one.values, **changes})
 
 
-def with_heading(**changes: object) -> Change:
-    return lambda one: replace(one, heading=replace(one.heading, **changes))
+def with_header(**changes: object) -> Change:
+    return lambda one: replace(one, header=replace(one.header, **changes))
 
 
 class Loopback:
@@ -60,7 +60,7 @@ class Loopback:
         self.reset()
 
     def reset(self):
-        self.asked, self.away = 0, {}
+        self.calls_made, self.away = 0, {}
         self.tamper: Tamper = lambda _site, _call, answer: answer
         self.calls: list[tuple[str, bytes]] = []
         self.answers: list[tuple[str, bytes]] = []
@@ -75,11 +75,11 @@ class Loopback:
     def break_after(self, asks):
         self.away = dict.fromkeys(self.running, range(asks, 10**9))
 
-    def ask(self, calls, seconds):
+    def call(self, calls, seconds):
         answers, failures = {}, {}
         for site, call in calls.items():
             answer = None
-            if self.asked not in self.away.get(site, ()):
+            if self.calls_made not in self.away.get(site, ()):
                 self.calls.append((site, call))
                 answer = self.tamper(site, call, self.running[site].answer(call))
             if answer is None:
@@ -87,7 +87,7 @@ class Loopback:
             else:
                 answers[site] = answer
                 self.answers.append((site, answer))
-        self.asked += 1
+        self.calls_made += 1
         return answers, failures
 
 
@@ -125,7 +125,7 @@ def sites_of(
             Client(cohort, settings, plan, RunSeeds(seed)),
             Ledger(plan.budget),
             sends_rows=rules.sends_rows,
-            watched=Selection(tested, cohort.status[tested] == 1),
+            validation=Selection(tested, cohort.status[tested] == 1),
         )
         people[name] = len(cohort.people)
     transport = LocalTransport(rounds)
@@ -154,7 +154,7 @@ class LocalSites:
     def step(self) -> float:
         loss = self.sites.step()
         # The next call, whatever it is, closes the round at the sites.
-        self.sites.look(fresh=False)
+        self.sites.validation_scores(fresh=False)
         return loss
 
     def scores(self, fresh: bool | None = None) -> Probabilities:
@@ -166,10 +166,10 @@ class LocalSites:
         return found[self._place]
 
     def state(self) -> EngineState:
-        homes = [pack_home(one.home) for one in self.rounds]
+        sites_data = [pack_state(one.state) for one in self.rounds]
         joined = {
-            name: torch.cat([one[name] for one in homes])[self._place]
-            for name in homes[0]
+            name: torch.cat([one[name] for one in sites_data])[self._place]
+            for name in sites_data[0]
         }
         state = self.sites.state()
         tensors = {**state.tensors, **joined}
@@ -177,33 +177,35 @@ class LocalSites:
 
 
 def cohorts_of_sites(
-    homes: Sequence[SiteData], settings: PredictionSettings, seed: int
+    sites_data: Sequence[SiteData], settings: PredictionSettings, seed: int
 ) -> list[Cohort]:
     """Do what server and sites do before the rounds, without messages."""
-    clock, regions = homes[0].traces.clock, homes[0].traces.regions
-    both = [(home, divide(home, settings, seed)) for home in homes]
+    clock, regions = sites_data[0].traces.clock, sites_data[0].traces.regions
+    both = [(data, validation_split(data, settings, seed)) for data in sites_data]
     first, *others = (preparation.count_tally(*one, settings) for one in both)
     tally = sum(others, first)
-    around = SharedStatistics.of(tally, regions)
+    shared = SharedStatistics.of(tally, regions)
     if settings.uses_region_model:
         states = preparation.fit_region_states(tally, clock, settings, seed).states
         moments = [
             StateMoments.of(
-                raw_state(home, part, hypergraph(home.traces, settings), states)
+                raw_state(data, part, hypergraph(data.traces, settings), states)
             )
-            for home, part in both
+            for data, part in both
         ]
         scaling = StateScaling.of(sum(moments[1:], moments[0]), settings)
-        around = replace(around, states=states, scaling=scaling)
+        shared = replace(shared, states=states, scaling=scaling)
     return [
-        cohort_of(home, part, settings, around, RunSeeds(seed).pseudo(home.first))
-        for home, part in both
+        cohort_of(data, part, settings, shared, RunSeeds(seed).pseudo(data.first))
+        for data, part in both
     ]
 
 
-def sites_oracle(homes: Sequence[SiteData], order: FalconRunRequest) -> LocalSites:
+def sites_oracle(
+    sites_data: Sequence[SiteData], run_request: FalconRunRequest
+) -> LocalSites:
     """Return an engine that does the rounds of a run over sites, without files."""
-    settings, seed = order.settings, order.seed
-    plan = PrivacyPlan.for_run(settings, homes[0].traces.clock)
-    cohorts = cohorts_of_sites(homes, settings, seed)
-    return LocalSites(cohorts, settings.model, plan, seed, order.rules.uploads)
+    settings, seed = run_request.settings, run_request.seed
+    plan = PrivacyPlan.for_run(settings, sites_data[0].traces.clock)
+    cohorts = cohorts_of_sites(sites_data, settings, seed)
+    return LocalSites(cohorts, settings.model, plan, seed, run_request.rules.uploads)

@@ -51,12 +51,16 @@ def settings_of(**changes: object) -> FalconSettings:
     return FalconSettings(**{**SMALL, **changes})
 
 
-def plan_of(settings: FalconSettings, copies: int = 0, **wish: object) -> PrivacyPlan:
-    return PrivacyPlan.of(PrivacySettings(**wish), settings, releases_of(CLOCK), copies)
+def plan_of(
+    settings: FalconSettings, copies: int = 0, **privacy: object
+) -> PrivacyPlan:
+    return PrivacyPlan.of(
+        PrivacySettings(**privacy), settings, releases_of(CLOCK), copies
+    )
 
 
 def engine_of(
-    cohort: Cohort, settings: FalconSettings, seed: int = 1, **wish: object
+    cohort: Cohort, settings: FalconSettings, seed: int = 1, **privacy: object
 ) -> VectorisedEngine:
-    plan = plan_of(settings, len(cohort.pseudo), **wish)
+    plan = plan_of(settings, len(cohort.pseudo), **privacy)
     return VectorisedEngine(cohort, settings, plan, seed)

@@ -67,8 +67,13 @@ def test_a_place_has_the_noise_of_a_mean_of_uploads_pseudo_ones_included():
 def test_the_engine_clips_changes_and_sends_rows_as_they_are(clip, acts):
     whole = city(30, copies=1)
     settings = settings_of(dropout=0.0, gradient_path="exchanged", embedding_scale=1.0)
-    wish = {**PROGRAM, "upload_clip": clip, "upload_sigma": 0.0, "gradient_sigma": 0.0}
-    engine = engine_of(whole, settings, **wish)
+    privacy = {
+        **PROGRAM,
+        "upload_clip": clip,
+        "upload_sigma": 0.0,
+        "gradient_sigma": 0.0,
+    }
+    engine = engine_of(whole, settings, **privacy)
     before = engine.state().tensors["home/rows"]
     train(engine, 1)
     norms = (engine.state().tensors["home/rows"] - before).norm(dim=1)

@@ -48,7 +48,7 @@ def test_what_is_saved_comes_back(tmp_path):
     wanted = checkpoint(12)
     assert found.engine.round == 12
     assert found.engine.ledger_head == wanted.engine.ledger_head
-    assert found.remembered == wanted.remembered
+    assert found.values == wanted.values
     for mine, theirs in (
         (found.engine.tensors, wanted.engine.tensors),
         (found.tensors, wanted.tensors),
@@ -67,8 +67,8 @@ def test_the_newest_two_stay_and_folders_of_other_names(tmp_path):
     for last in (999_999, 1_000_000, 1_000_001):
         save(tmp_path, last)
         assert checkpoints.newest(tmp_path, ORIGIN).engine.round == last
-    kept = {"checkpoint-1000000", "checkpoint-1000001"}
-    assert set(names(tmp_path)) == {*others, *kept}
+    stored = {"checkpoint-1000000", "checkpoint-1000001"}
+    assert set(names(tmp_path)) == {*others, *stored}
     checkpoints.remove_all(tmp_path)
     assert names(tmp_path) == others
 
@@ -99,15 +99,15 @@ def test_a_missing_or_cut_file_is_noticed(tmp_path, name, left):
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:left])
-    with pytest.raises(CorruptFileError, match=r"delete .*4 to begin the training"):
+    with pytest.raises(CorruptFileError, match=r"delete .*4 to restart the training"):
         checkpoints.newest(tmp_path, ORIGIN)
 
 
 def test_a_broken_one_names_the_way_out(tmp_path):
     save(tmp_path, 4, 5)
     for place, way in (
-        ("checkpoint-000005", "delete .*5 to go on from checkpoint-000004"),
-        ("checkpoint-000004", "delete .*4 to begin the training again"),
+        ("checkpoint-000005", "delete .*5 to resume from checkpoint-000004"),
+        ("checkpoint-000004", "delete .*4 to restart the training"),
     ):
         path = tmp_path / place / "tensors.safetensors"
         path.write_bytes(path.read_bytes()[::-1])
@@ -118,20 +118,23 @@ def test_a_broken_one_names_the_way_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"versions": {**ORIGIN.versions, "torch": "1.0"}}, "made by torch 1.0, this"),
-        ({"versions": {**ORIGIN.versions, "epifalcon": "9"}}, "made by epifalcon 9"),
-        ({"versions": {}}, "made by epifalcon None"),
+        (
+            {"versions": {**ORIGIN.versions, "torch": "1.0"}},
+            "written by torch 1.0, this",
+        ),
+        ({"versions": {**ORIGIN.versions, "epifalcon": "9"}}, "written by epifalcon 9"),
+        ({"versions": {}}, "written by epifalcon None"),
         ({"seed": 8}, "other data, settings or seed"),
         ({"settings": {"model": {"width": 3}}}, "other data, settings or seed"),
         ({"schema": 2}, "of schema 2, expected 'checkpoint' of schema 1"),
         ({"kind": "city"}, "holds 'city'"),
     ],
 )
-def test_one_of_another_run_or_version_is_refused(tmp_path, changes, told):
+def test_one_of_another_run_or_version_is_refused(tmp_path, changes, message):
     seal(save(tmp_path, 4) / "checkpoint-000004", **changes)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         checkpoints.newest(tmp_path, ORIGIN)
 
 

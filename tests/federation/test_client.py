@@ -15,24 +15,24 @@ from tests.federation.small_world import city, plan_of, settings_of
 def test_nobody_is_shown_the_result_that_is_asked_for():
     whole, settings = city(30), settings_of(input="status")
     person = Client(whole, settings, plan_of(settings), RunSeeds(3))
-    asked_at_all = np.zeros(30, bool)
+    targeted = np.zeros(30, bool)
     for number in range(30):
-        shown, asked = person.masked_status(number)
-        assert not ((shown >= 0) & (asked >= 0)).any()
-        assert np.array_equal(np.maximum(shown, asked), whole.status)
-        asked_at_all |= asked >= 0
-    assert np.array_equal(asked_at_all, whole.status >= 0)
+        shown, target = person.masked_status(number)
+        assert not ((shown >= 0) & (target >= 0)).any()
+        assert np.array_equal(np.maximum(shown, target), whole.status)
+        targeted |= target >= 0
+    assert np.array_equal(targeted, whole.status >= 0)
 
 
 def test_true_counts_are_announced_without_noise_and_others_with():
     whole, settings, seeds = city(12, 2), settings_of(), RunSeeds(1)
     paper = plan_of(settings, 2, mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
-    exact = Client(whole, settings, paper, seeds).announce()
+    exact = Client(whole, settings, paper, seeds).presence_upload()
     at = np.searchsorted(exact.keys, whole.incidence.edge_key)
     assert np.array_equal(exact.counts[at], whole.incidence.size)
     assert exact.counts.sum() == whole.incidence.pairs
     local = plan_of(settings, 2, mode="local")
-    noisy = Client(whole, settings, local, seeds).announce()
+    noisy = Client(whole, settings, local, seeds).presence_upload()
     assert np.array_equal(noisy.keys, exact.keys)
     # Every claim has noise of its own, so the variance is that of all claims.
     uploads = np.bincount(np.searchsorted(noisy.keys, whole.claims.place))
@@ -41,14 +41,14 @@ def test_true_counts_are_announced_without_noise_and_others_with():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"status": np.zeros(3, np.int8)}, "lengths"),
         ({"status": np.full(12, 2, np.int8)}, "status must be"),
         ({"state": torch.zeros(5, 2)}, "region states of 5 people"),
-        ({"pseudo": (city(9).incidence,)}, r"pseudo places of \(9, "),
+        ({"pseudo": (city(9).incidence,)}, r"windows\) = \(9, "),
     ],
 )
-def test_a_cohort_that_does_not_fit_is_refused(change, told):
-    with pytest.raises(DataError, match=told):
+def test_a_cohort_that_does_not_fit_is_refused(change, message):
+    with pytest.raises(DataError, match=message):
         dataclasses.replace(city(12), **change)

@@ -21,7 +21,7 @@ GOOD, BAD, TIED = [0.9, 0.1], [0.1, 0.9], [0.5, 0.5]
 SURE, RIGHT = [0.999, 0.998], [0.6, 0.5]
 
 
-def looks_at(*scores):
+def checks_of(*scores):
     return [
         ValidationCheck.at(number + 1, 0.5, np.array(one), INFECTED[: len(one)])
         for number, one in enumerate(scores)
@@ -30,22 +30,22 @@ def looks_at(*scores):
 
 def stopped(*scores, mode="off", **stopping):
     made = EarlyStopping(StoppingSettings(**stopping), PrivacySettings(mode=mode))
-    return made, [made.take(look) for look in looks_at(*scores)]
+    return made, [made.add(check) for check in checks_of(*scores)]
 
 
 def test_the_best_look_is_the_first_of_equals():
     made, best = stopped(TIED, GOOD, BAD, GOOD)
     assert best == [True, True, False, False]
-    assert [look.auc for look in made.looks] == [0.5, 1.0, 0.0, 1.0]
-    assert made.best == made.looks[1]
+    assert [check.auc for check in made.checks] == [0.5, 1.0, 0.0, 1.0]
+    assert made.best == made.checks[1]
 
 
 @pytest.mark.parametrize(("selected_on", "best"), [("validation", 1), ("test", 0)])
 def test_validation_people_choose_by_log_loss_and_test_people_by_auc(selected_on, best):
     made, _ = stopped(SURE, RIGHT, selected_on=selected_on)
-    assert made.best == made.looks[best]
+    assert made.best == made.checks[best]
     expected = -(math.log(0.6) + math.log(0.5)) / 2
-    assert made.looks[1].log_loss == pytest.approx(expected)
+    assert made.checks[1].log_loss == pytest.approx(expected)
 
 
 def test_it_ends_after_looks_without_a_better_one():
@@ -57,7 +57,7 @@ def test_results_that_must_not_leave_choose_nothing():
     for scores, mode in (((GOOD, BAD, BAD), "local"), (([], [], []), "off")):
         made, best = stopped(*scores, mode=mode, patience=1)
         assert best == [True] * 3
-        assert made.best == made.looks[-1]
+        assert made.best == made.checks[-1]
         assert not made.ended
 
 
@@ -74,12 +74,12 @@ def test_it_continues_from_a_checkpoint(scores):
     made, _ = stopped(*scores)
     other, _ = stopped()
     plain = made.as_plain()
-    for look in plain["looks"]:  # JSON has no infinity.
-        assert look["epsilon"] == math.inf
-        look["epsilon"] = None
+    for check in plain["looks"]:  # JSON has no infinity.
+        assert check["epsilon"] == math.inf
+        check["epsilon"] = None
     other.restore(plain)
-    assert (other.best, other.looks) == (made.best, made.looks)
-    assert [one.take(made.best or looks_at(GOOD)[0]) for one in (made, other)]
+    assert (other.best, other.checks) == (made.best, made.checks)
+    assert [one.add(made.best or checks_of(GOOD)[0]) for one in (made, other)]
     assert other.as_plain() == made.as_plain()
 
 

@@ -10,7 +10,7 @@ from epifalcon.federation.engine import train
 from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.privacy_plan import Draw, RunSeeds
 from epifalcon.federation.settings import SiteRules
-from epifalcon.models.person_model import kept
+from epifalcon.models.person_model import dropout_mask
 from tests.federation.local_sites import LocalSites, sites_of
 from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
 from tests.oracles.falcon_loop import Loop
@@ -32,7 +32,7 @@ def masks(settings, seed, number):
     seeds = RunSeeds(seed)
     return [
         torch.from_numpy(
-            kept(
+            dropout_mask(
                 np.arange(PEOPLE),
                 settings.width,
                 settings.dropout,
@@ -54,9 +54,9 @@ def test_rounds_are_those_of_the_algorithms_person_by_person(
     settings = settings_of(
         precision="double", gradient_path=path, window_slots=window_slots
     )
-    wish = {"mode": "off"}
+    privacy = {"mode": "off"}
     if clips:
-        wish = {
+        privacy = {
             "mode": "paper",
             "upload_sigma": 0.0,
             "gradient_sigma": 0.0,
@@ -64,7 +64,7 @@ def test_rounds_are_those_of_the_algorithms_person_by_person(
             "upload_clip": 0.5,
         }
     whole = city(PEOPLE, 1 if clips else 0, states, window_slots)
-    plan = plan_of(settings, len(whole.pseudo), **wish)
+    plan = plan_of(settings, len(whole.pseudo), **privacy)
     engine = LocalSites(cohorts_of(whole, 4), settings, plan, seed=2)
     start = engine.state().tensors
     loop = Loop(
@@ -115,19 +115,19 @@ def forms(array):
 @pytest.mark.parametrize("uploads", ["sums", "rows"])
 def test_no_message_holds_a_trace_a_label_or_an_embedding(kind, parts, mode, uploads):
     settings = settings_of(input=kind, gradient_path="exchanged", rounds=2)
-    wish = {"mode": mode}
+    privacy = {"mode": mode}
     if mode == "paper":
-        wish |= {"upload_sigma": 0.1, "gradient_sigma": 0.1}
+        privacy |= {"upload_sigma": 0.1, "gradient_sigma": 0.1}
     whole = city(CROWD, 1, 2)
-    plan = plan_of(settings, 1, **wish)
+    plan = plan_of(settings, 1, **privacy)
     engine, transport = sites_of(
         cohorts_of(whole, parts), settings, plan, 2, SiteRules(uploads=uploads)
     )
-    homes = [one.home.rows for one in transport.rounds.values()]
+    embeddings = [one.state.rows for one in transport.rounds.values()]
     train(engine)
     wire = [message for _, message in (*transport.calls, *transport.answers)]
-    phases = {unpack(message).heading.phase.split(" ")[0] for message in wire}
-    assert phases == {"announce", "settle", "begin", "reply"}
+    phases = {unpack(message).header.phase.split(" ")[0] for message in wire}
+    assert phases == {"presence", "totals", "begin", "reply"}
     traces = traces_of(CROWD)
     secrets = forms(traces.by_slot) + forms(traces.by_person)
     for person in range(CROWD):
@@ -135,7 +135,7 @@ def test_no_message_holds_a_trace_a_label_or_an_embedding(kind, parts, mode, upl
             secrets += forms(traces.by_person[person])
     secrets += forms(statuses(CROWD)) + forms(statuses(CROWD) == 1)
     if kind == "embedding" and mode != "off":
-        secrets += [row.numpy().tobytes() for rows in homes for row in rows]
+        secrets += [row.numpy().tobytes() for rows in embeddings for row in rows]
     for number, secret in enumerate(secrets):
         assert not any(secret in message for message in wire), number
 

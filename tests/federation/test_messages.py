@@ -22,7 +22,7 @@ from epifalcon.federation.preparation import StateMoments
 from epifalcon.mobility.clock import Clock
 from epifalcon.settings import plain
 
-HEADING = MessageHeader("run", "clinic", 3, "begin")
+HEADER = MessageHeader("run", "clinic", 3, "begin")
 KEYS, ROWS = np.array([1, 4]), torch.tensor([[0.5, 1.0], [2.0, -1.0]])
 NAMED = {"a.b": ROWS, "c/d": torch.arange(3)}
 NUMBERS = np.array([0.5, 0.25])
@@ -66,13 +66,13 @@ RECORDS = [
         sample,
         (
             field_messages.Sweep,
-            field_messages.End,
-            field_messages.Counted,
+            field_messages.EndOfRun,
+            field_messages.SiteCounts,
             field_messages.FieldSums,
-            field_messages.Losses,
+            field_messages.LossesReply,
         ),
     ),
-    field_messages.Judge((HeldOutFold(1, (0, 1)),)),
+    field_messages.LossesRequest((HeldOutFold(1, (0, 1)),)),
 ]
 
 
@@ -95,7 +95,7 @@ def equal(one, other):
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda one: type(one).__name__)
 def test_a_record_survives_its_encoding_and_lacks_no_field(record):
-    packet = unpack(pack(record.encode(HEADING, 0.5)))
+    packet = unpack(pack(record.encode(HEADER, 0.5)))
     assert packet.values[messages.SECONDS] == 0.5
     found = type(record).decode(packet)
     for one in fields(record):
@@ -104,14 +104,14 @@ def test_a_record_survives_its_encoding_and_lacks_no_field(record):
         if "/" not in name:
             wrong = {**packet.tensors, name: packet.tensors[name].to(torch.int32)}
             if isinstance(getattr(record, name), np.ndarray):
-                with pytest.raises(DataError, match=f"{name} is of int32"):
-                    type(record).decode(Packet(HEADING, wrong, packet.values))
+                with pytest.raises(DataError, match=f"{name} is int32"):
+                    type(record).decode(Packet(HEADER, wrong, packet.values))
     for name in packet.values.keys() - {messages.SECONDS}:
         for odd in ({"x": 1}, [[]], "x", math.inf, True):
             if type(odd) is not type(packet.values[name]):
                 with pytest.raises(DataError, match=f"{name} is "):
                     type(record).decode(
-                        Packet(HEADING, packet.tensors, {**packet.values, name: odd})
+                        Packet(HEADER, packet.tensors, {**packet.values, name: odd})
                     )
 
 
@@ -120,7 +120,7 @@ def test_every_record_is_tested_and_none_is_read_from_nothing():
     assert {type(one) for one in RECORDS} == all_kinds(messages.Record) - abstract
     for kind in (messages.Hello, messages.LocationUpload, field_messages.Sweep):
         with pytest.raises(DataError, match="the message lacks"):
-            kind.decode(Packet(HEADING))
+            kind.decode(Packet(HEADER))
 
 
 @given(
@@ -138,8 +138,8 @@ def test_every_record_is_tested_and_none_is_read_from_nothing():
 def test_what_is_packed_is_unpacked(sizes, values):
     tensors = {name: torch.arange(size) for name, size in sizes.items()}
     tensors.pop("__metadata__", None)
-    found = unpack(pack(Packet(HEADING, tensors, values)))
-    assert found.heading == HEADING
+    found = unpack(pack(Packet(HEADER, tensors, values)))
+    assert found.header == HEADER
     assert found.values == values
     assert set(found.tensors) == set(tensors)
     assert all(torch.equal(found.tensors[name], one) for name, one in tensors.items())
@@ -148,7 +148,7 @@ def test_what_is_packed_is_unpacked(sizes, values):
 @given(st.data())
 @settings(deadline=None, derandomize=True, max_examples=200)
 def test_damaged_bytes_are_a_clear_error_or_another_message(data):
-    whole = pack(Packet(HEADING, {"rows": torch.ones(3, 2)}, {"a": 1}))
+    whole = pack(Packet(HEADER, {"rows": torch.ones(3, 2)}, {"a": 1}))
     place = data.draw(st.integers(0, len(whole) - 1))
     value = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(whole)))
@@ -160,28 +160,28 @@ def test_damaged_bytes_are_a_clear_error_or_another_message(data):
 @pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.float16])
 def test_types_that_no_message_holds_are_refused(kind):
     tensors = {"rows": torch.zeros(2, dtype=kind)}
-    with pytest.raises(DataError, match="which no message holds"):
-        pack(Packet(HEADING, tensors))
-    metadata = {"heading": json.dumps(vars(HEADING)), "values": "{}"}
-    with pytest.raises(DataError, match="which no message holds"):
+    with pytest.raises(DataError, match="which messages cannot hold"):
+        pack(Packet(HEADER, tensors))
+    metadata = {"heading": json.dumps(vars(HEADER)), "values": "{}"}
+    with pytest.raises(DataError, match="which messages cannot hold"):
         unpack(safetensors.torch.save(tensors, metadata))
 
 
 def test_tensors_of_any_layout_are_packed():
     whole = torch.arange(24.0).reshape(4, 6)
     tensors = {"columns": whole.T, "some": whole[::2, 1:3], "none": torch.zeros(0, 4)}
-    found = unpack(pack(Packet(HEADING, tensors))).tensors
+    found = unpack(pack(Packet(HEADER, tensors))).tensors
     assert all(torch.equal(found[name], one) for name, one in tensors.items())
 
 
 def test_what_a_heading_must_not_be():
-    with pytest.raises(DataError, match="longer than it may be"):
+    with pytest.raises(DataError, match="its header has"):
         unpack((2**60).to_bytes(8, "little") + b"{}")
     with pytest.raises(ValueError, match="JSON"):
-        pack(Packet(HEADING, {}, {"loss": float("nan")}))
-    good = pack(Packet(HEADING, {}, {}))
+        pack(Packet(HEADER, {}, {"loss": float("nan")}))
+    good = pack(Packet(HEADER, {}, {}))
     header = json.loads(good[8 : 8 + int.from_bytes(good[:8], "little")])
     header["__metadata__"]["values"] = "[1]"
     text = json.dumps(header).encode()
-    with pytest.raises(DataError, match="no names"):
+    with pytest.raises(DataError, match="not a JSON object"):
         unpack(len(text).to_bytes(8, "little") + text)

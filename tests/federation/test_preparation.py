@@ -12,16 +12,16 @@ from epifalcon.federation.preparation import (
     SiteTally,
     StateMoments,
     StateScaling,
-    divide,
     hypergraph,
     raw_state,
-    split,
+    split_sites,
+    validation_split,
 )
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.mobility_model import mobility_model
-from tests.federation.falcon.test_server_run import order
+from tests.federation.falcon.test_server_run import run_request
 from tests.oracles import markov_loop
 from tests.studies import town
 
@@ -29,13 +29,13 @@ SHARE = replace(town.FALCON.stopping, validation_share=0.3)
 SETTINGS = replace(town.FALCON, stopping=SHARE)
 
 
-def homes(sites):
-    return split(town.traces(), town.known(), sites)
+def sites_data(sites):
+    return split_sites(town.traces(), town.known(), sites)
 
 
 def divided(sites, seed=4):
-    parts = [divide(home, SETTINGS, seed) for home in homes(sites)]
-    firsts = [home.first for home in homes(sites)]
+    parts = [validation_split(data, SETTINGS, seed) for data in sites_data(sites)]
+    firsts = [data.first for data in sites_data(sites)]
     held = [part.held_back + first for part, first in zip(parts, firsts, strict=True)]
     return np.concatenate(held), np.concatenate([part.fold for part in parts])
 
@@ -61,9 +61,9 @@ def test_held_back_are_a_share_of_the_tested_and_folds_cover_the_others():
 def test_a_result_moves_nobody():
     known = town.known()
     flipped = replace(known, positive=~known.positive)
-    (home,) = homes(1)
-    other = replace(home, known=flipped)
-    one, another = (divide(each, SETTINGS, 4) for each in (home, other))
+    (data,) = sites_data(1)
+    other = replace(data, known=flipped)
+    one, another = (validation_split(each, SETTINGS, 4) for each in (data, other))
     assert one.held_back.tolist() == another.held_back.tolist()
     assert one.fold.tolist() == another.fold.tolist()
 
@@ -73,26 +73,26 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     private = PrivacySettings(mode="paper")
     settings = replace(SETTINGS, privacy=private)
     first, *others = (
-        preparation.count_tally(home, divide(home, settings, 4), settings)
-        for home in homes(sites)
+        preparation.count_tally(data, validation_split(data, settings, 4), settings)
+        for data in sites_data(sites)
     )
-    (whole,) = homes(1)
+    (whole,) = sites_data(1)
     sent = preparation.pack_tally(sum(others, first))
     size, clock = len(whole.traces.regions), whole.traces.clock
     names = preparation.tally_names(settings)
     total = preparation.unpack_tally(sent, names, size, clock).parts
-    division = divide(whole, settings, 4)
+    split = validation_split(whole, settings, 4)
     flows = count_flows(whole.traces)
     assert (total["flows"].between != flows.between).nnz == 0
     assert (total["flows"].stays == flows.stays).all()
     wanted = settings.region.cases
     made = preparation.histories(SiteTally(total), whole.traces.clock, wanted)
     for number, history in enumerate(made):
-        others = (division.fold >= 0) & (division.fold != number - 1)
-        some = division.training.of_people(others)
+        others = (split.fold >= 0) & (split.fold != number - 1)
+        some = split.training.of_people(others)
         cases = reported_cases(some, whole.traces, wanted)
         assert np.allclose(history.cases, cases.by_region_and_day, rtol=1e-12)
-    reported = tally_cases(division.training, whole.traces, COUNTS)
+    reported = tally_cases(split.training, whole.traces, COUNTS)
     assert np.allclose(total["reported"].cases, reported.cases, rtol=1e-12)
     expected = mobility_model(whole.traces)
     made = total["mobility"].model(whole.traces.regions, expected.epsilon)
@@ -119,36 +119,39 @@ def test_scaled_states_have_one_spread_and_unit_length(scaled):
 
 
 def test_each_fold_reads_the_states_made_without_it():
-    (home,) = homes(1)
+    (data,) = sites_data(1)
     fold = np.arange(80) % 4 - 1
-    shape = 4, len(home.traces.regions), home.traces.clock.days, 2
+    shape = 4, len(data.traces.regions), data.traces.clock.days, 2
     states = np.broadcast_to(np.arange(4.0)[:, None, None, None], shape)
-    division = replace(divide(home, SETTINGS, 4), fold=fold)
-    incidence = hypergraph(home.traces, SETTINGS)
-    state = raw_state(home, division, incidence, states.astype(np.float32))
+    split = replace(validation_split(data, SETTINGS, 4), fold=fold)
+    incidence = hypergraph(data.traces, SETTINGS)
+    state = raw_state(data, split, incidence, states.astype(np.float32))
     np.testing.assert_allclose(state, np.repeat(fold[:, None] + 1.0, 2, axis=1))
 
 
 def test_the_mobility_model_is_that_of_the_sampled_group():
     pseudo = replace(town.FALCON.pseudo, people_share=0.5)
     settings = replace(town.with_mode("paper"), pseudo=pseudo)
-    (home,) = homes(1)
-    group = divide(home, settings, 4).mobility_group
+    (data,) = sites_data(1)
+    group = validation_split(data, settings, 4).mobility_group
     assert 25 < len(group) < 55
-    parts = [divide(one, settings, 4).mobility_group + one.first for one in homes(3)]
+    parts = [
+        validation_split(one, settings, 4).mobility_group + one.first
+        for one in sites_data(3)
+    ]
     np.testing.assert_array_equal(group, np.concatenate(parts))
-    expected = markov_loop.aggregate(home.traces, group.tolist(), 0.0)
-    model = public_mobility(home.traces, pseudo, 4)
+    expected = markov_loop.aggregate(data.traces, group.tolist(), 0.0)
+    model = public_mobility(data.traces, pseudo, 4)
     joint = model.joint.toarray().reshape(expected.shape)
     np.testing.assert_allclose(joint, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
 def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
-    settings = order(kind).settings
-    home = homes(3)[0]
-    traces = home.traces
-    tally = preparation.count_tally(home, divide(home, settings, 3), settings)
+    settings = run_request(kind).settings
+    data = sites_data(3)[0]
+    traces = data.traces
+    tally = preparation.count_tally(data, validation_split(data, settings, 3), settings)
     preparation.require_counted(tally, traces.people, traces.clock)
     other = replace(settings, privacy=PrivacySettings(mode="off"))
     if kind == "off":
@@ -160,5 +163,5 @@ def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
         flows = tally.parts["flows"]
         flows = replace(flows, visitors=flows.visitors + 1e9)
         wrong = SiteTally({**tally.parts, "flows": flows})
-        with pytest.raises(DataError, match="more than 27 people"):
+        with pytest.raises(DataError, match="the maximum of 27 people"):
             preparation.require_counted(wrong, traces.people, traces.clock)

@@ -22,9 +22,9 @@ from epifalcon.privacy.ledger import Ledger
 SLOTS = releases_of(Clock(slot_hours=2, days=14))
 
 
-def plan_of(settings=None, copies=2, **wish):
+def plan_of(settings=None, copies=2, **privacy):
     settings = settings or FalconSettings(rounds=20)
-    return PrivacyPlan.of(PrivacySettings(**wish), settings, SLOTS, copies)
+    return PrivacyPlan.of(PrivacySettings(**privacy), settings, SLOTS, copies)
 
 
 def spend(plan, rounds, scorings=0):
@@ -45,8 +45,8 @@ def spend(plan, rounds, scorings=0):
 @pytest.mark.parametrize("scorings", [0, 3])
 def test_local_noise_spends_the_budget_to_the_last_bit(path, unit, relation, scorings):
     settings = FalconSettings(rounds=20, gradient_path=path)
-    wish = {"mode": "local", "epsilon": 3.0, "unit": unit, "relation": relation}
-    plan = plan_of(settings, **wish, scorings=scorings)
+    privacy = {"mode": "local", "epsilon": 3.0, "unit": unit, "relation": relation}
+    plan = plan_of(settings, **privacy, scorings=scorings)
     ledger = spend(plan, 20, scorings)
     assert ledger.spent().epsilon()[unit] == pytest.approx(3.0, rel=1e-6)
     with pytest.raises(BudgetExceededError):
@@ -76,8 +76,8 @@ def test_paper_noise_is_as_given_or_by_its_formula():
 
 def test_paper_mode_names_what_is_not_protected():
     plan = plan_of(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
-    told = [unprotected(one) for one in plan.opening()]
-    assert told == [
+    message = [unprotected(one) for one in plan.opening()]
+    assert message == [
         "places in clear, true among 2 pseudo",
         "true counts of people at places",
     ]
@@ -92,9 +92,9 @@ def test_paper_mode_names_what_is_not_protected():
 
 def test_without_privacy_everything_is_listed_as_unprotected():
     plan = plan_of(mode="off")
-    assert plan.way.upload is UNCHANGED
-    told = (*plan.opening(), *plan.round_receipts(0))
-    assert all(unprotected(one) for one in told)
+    assert plan.exchange_rules.upload is UNCHANGED
+    message = (*plan.opening(), *plan.round_receipts(0))
+    assert all(unprotected(one) for one in message)
     assert len(plan.round_receipts(0)) == 5
 
 
@@ -107,7 +107,7 @@ def test_the_gradient_path_follows_the_mode_unless_named():
         ("exchanged", "local", True),
     ):
         settings = FalconSettings(rounds=20, gradient_path=path)
-        assert plan_of(settings, mode=mode).way.exchanged == exchanged
+        assert plan_of(settings, mode=mode).exchange_rules.exchanged == exchanged
 
 
 @pytest.mark.parametrize(("clip", "gain"), [(0.5, 2.0), (1.5, 1.0)])
@@ -118,7 +118,7 @@ def test_clip_and_its_gradient(clip, gain):
     rows = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     rows[0] *= 0.05
     rows[1] = 0
-    sent = part.send(rows)
+    sent = part.encode(rows)
     assert (sent.norm(dim=1) <= clip).all()
     assert torch.equal(sent[:2], rows[:2])
     gradient = torch.randn(6, 4, generator=generator, dtype=torch.float64)
@@ -126,18 +126,18 @@ def test_clip_and_its_gradient(clip, gain):
     norm = rows.norm(dim=1, keepdim=True).clamp(min=clip)
     (expected,) = torch.autograd.grad(gain * rows * clip / norm, rows, gradient)
     # The clip keeps four units in the last place as a margin.
-    assert torch.allclose(part.pull(rows.detach(), gradient), expected, atol=1e-12)
+    assert torch.allclose(part.backward(rows.detach(), gradient), expected, atol=1e-12)
 
 
 def test_gradient_rows_come_back_in_their_size():
     part = ClippedReturn(0.1, 168.0)
     rows = torch.full((3, 4), 1e-4, dtype=torch.float64)
-    assert torch.allclose(part.read(part.send(rows)), rows)
-    assert part.send(1e3 * rows).norm(dim=1).max() <= 0.1
+    assert torch.allclose(part.decode(part.encode(rows)), rows)
+    assert part.encode(1e3 * rows).norm(dim=1).max() <= 0.1
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("privacy", "message"),
     [
         ({"mode": "on"}, "mode='on'"),
         ({"upload_clip": 0.0}, "upload_clip=0"),
@@ -152,6 +152,6 @@ def test_gradient_rows_come_back_in_their_size():
         ({"relation": "add-remove"}, "relation='add-remove'.*zero-out"),
     ],
 )
-def test_impossible_wishes_are_named(wish, told):
-    with pytest.raises(SettingsError, match=told):
-        PrivacySettings(**wish)
+def test_impossible_wishes_are_named(privacy, message):
+    with pytest.raises(SettingsError, match=message):
+        PrivacySettings(**privacy)

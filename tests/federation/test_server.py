@@ -54,7 +54,7 @@ def test_the_mean_is_over_weights_where_known_else_over_people(weights, scale, m
 
 
 def test_messages_are_checked_at_the_boundary():
-    with pytest.raises(DataError, match="none twice"):
+    with pytest.raises(DataError, match="distinct for sums"):
         upload([5, 5], [[1.0], [1.0]])
     with pytest.raises(DataError, match="for 1 keys"):
         upload([5], [[1.0], [1.0]])

@@ -26,11 +26,11 @@ LOCAL = {"mode": "local", "epsilon": 20.0}
 MODES = {"off": {"mode": "off"}, "silent": SILENT, "paper": PAPER, "local": LOCAL}
 
 
-def world(wish, window_slots=1, **changes):
-    copies = 0 if wish["mode"] == "off" else 2
+def world(privacy, window_slots=1, **changes):
+    copies = 0 if privacy["mode"] == "off" else 2
     settings = settings_of(precision="double", window_slots=window_slots, **changes)
     whole = city(30, copies, 3, window_slots)
-    return whole, settings, plan_of(settings, copies, **wish)
+    return whole, settings, plan_of(settings, copies, **privacy)
 
 
 def engine_of(made, view=None, seed=5):
@@ -38,10 +38,10 @@ def engine_of(made, view=None, seed=5):
     return VectorisedEngine(whole, settings, plan, seed, view=view)
 
 
-def noted(made, rounds=None, seed=5) -> UploadStatistics:
-    taker = UploadStatisticsView.of(*made, SAMPLE)
-    train(engine_of(made, taker, seed), rounds)
-    return taker.notes()
+def recorded(made, rounds=None, seed=5) -> UploadStatistics:
+    view = UploadStatisticsView.of(*made, SAMPLE)
+    train(engine_of(made, view, seed), rounds)
+    return view.statistics()
 
 
 def devices(made, rounds=None):
@@ -54,7 +54,7 @@ def devices(made, rounds=None):
     return transport
 
 
-def shown_to(taker, made, transport):
+def shown_to(view, made, transport):
     """Show a view what the server received, as ``Sampling`` does."""
     whole, _, plan = made
     received = transport.received()
@@ -66,26 +66,26 @@ def shown_to(taker, made, transport):
         counts[true] = people
     else:
         counts, claims = people.astype(float), people.astype(np.int64)
-    taker.saw(SERVER, PlaceTotals(places, counts, claims))
+    view.record(SERVER, PlaceTotals(places, counts, claims))
     calls = [unpack(call) for _, call in transport.calls]
     for (person, answer), call in zip(received, calls, strict=True):
-        heading = call.heading
-        if heading.phase == "begin" and person == 0:
+        header = call.header
+        if header.phase == "begin" and person == 0:
             parameters = Begin.decode(call).parameters
-            taker.saw(SERVER, Broadcast(heading.round, parameters))
+            view.record(SERVER, Broadcast(header.round, parameters))
         for name, kind in (
             ("rows", LocationUpload),
             ("gradients/head.bias", GradientUpload),
         ):
             if name in answer.tensors:
-                taker.saw(person, kind.decode(answer))
+                view.record(person, kind.decode(answer))
 
 
-@pytest.mark.parametrize("wish", MODES.values(), ids=MODES)
-def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
-    made = world(wish)
-    taker = UploadStatisticsView.of(*made, SAMPLE)
-    watched, alone = engine_of(made, taker), engine_of(made)
+@pytest.mark.parametrize("privacy", MODES.values(), ids=MODES)
+def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(privacy):
+    made = world(privacy)
+    view = UploadStatisticsView.of(*made, SAMPLE)
+    watched, alone = engine_of(made, view), engine_of(made)
     for one in (watched, alone):
         train(one)
     mine, theirs = watched.state(), alone.state()
@@ -93,7 +93,7 @@ def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
     assert all(
         torch.equal(mine.tensors[name], theirs.tensors[name]) for name in mine.tensors
     )
-    assert taker.notes().rounds == 8
+    assert view.statistics().rounds == 8
 
 
 @pytest.mark.parametrize("path", ["local", "exchanged"])
@@ -101,9 +101,9 @@ def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
 @pytest.mark.parametrize("mode", ["off", "silent"])
 def test_messages_are_those_of_devices_alone(mode, window_slots, path):
     made = world(MODES[mode], window_slots, gradient_path=path)
-    taker = UploadStatisticsView.of(*made, SAMPLE)
-    shown_to(taker, made, devices(made))
-    mine, theirs = noted(made).arrays(), taker.notes().arrays()
+    view = UploadStatisticsView.of(*made, SAMPLE)
+    shown_to(view, made, devices(made))
+    mine, theirs = recorded(made).arrays(), view.statistics().arrays()
     assert set(mine) == set(theirs)
     for name in set(mine) - {"presence"}:
         scale = 1e-6 * max(1.0, np.abs(np.nan_to_num(mine[name])).max(initial=0))
@@ -117,7 +117,7 @@ def test_noise_of_the_first_uploads_is_that_of_devices_alone(mode):
     by_person = {
         person: LocationUpload.decode(answer)
         for person, answer in devices(made, 1).received()
-        if answer.heading.phase == "begin"
+        if answer.header.phase == "begin"
     }
     for upload in shown.uploads("upload/0"):
         if len(upload.keys):
@@ -131,44 +131,46 @@ def test_noise_has_the_plans_variance_on_every_channel():
     whole, sigma = made[0], 0.1
     rounds, squares, gradients = 3, [], []
     for seed in range(12):
-        notes = noted(made, rounds, seed)
-        true = is_true(whole, notes)
-        squares.append(notes.energy[:, ~true] / (16 * rounds))
+        statistics = recorded(made, rounds, seed)
+        true = is_true(whole, statistics)
+        squares.append(statistics.energy[:, ~true] / (16 * rounds))
         # Person 20 was never tested: its gradient is noise alone.
         assert whole.status[20] == -1
-        gradients.append(notes.gradient_energy[4])
+        gradients.append(statistics.gradient_energy[4])
     squares = np.stack(squares)
     error = 4 * sigma**2 * np.sqrt(2 / (squares.size * 16 * rounds))
     assert abs(squares.mean() - sigma**2) < error
-    count = notes.terms.parameters * rounds
+    count = statistics.terms.parameters * rounds
     error = 4 * sigma**2 * np.sqrt(2 / (count * len(gradients)))
     assert abs(np.mean(gradients) / count - sigma**2) < error
 
 
-def is_true(whole, notes):
-    mine = whole.incidence.restrict(notes.people.astype(np.int32))
-    places = np.int64(notes.terms.regions * notes.terms.windows)
+def is_true(whole, statistics):
+    mine = whole.incidence.restrict(statistics.people.astype(np.int32))
+    places = np.int64(statistics.terms.regions * statistics.terms.windows)
     true = np.repeat(mine.edge_key, mine.size) + mine.by_edge.index * places
-    return np.isin(notes.person * places + notes.key, true)
+    return np.isin(statistics.person * places + statistics.key, true)
 
 
 def test_in_local_mode_counts_and_presence_carry_noise_of_every_claim():
     made = world(LOCAL)
     sigma, counts, presence = made[2].presence.sigma, [], []
     for seed in range(6):
-        notes = noted(made, 1, seed)
-        _, first = np.unique(notes.key, return_index=True)
-        noise = notes.counts - true_counts(made[0], notes)
-        counts.append((noise / (sigma * np.sqrt(notes.claimed)))[first])
-        presence.append((notes.presence - is_true(made[0], notes)) / sigma)
+        statistics = recorded(made, 1, seed)
+        _, first = np.unique(statistics.key, return_index=True)
+        noise = statistics.counts - true_counts(made[0], statistics)
+        counts.append((noise / (sigma * np.sqrt(statistics.claimed)))[first])
+        presence.append((statistics.presence - is_true(made[0], statistics)) / sigma)
     for scaled in (np.concatenate(counts), np.concatenate(presence)):
         assert abs(scaled.mean()) < 4 / np.sqrt(len(scaled))
         assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
     # Totals only, where a device alone would say what is true.
     for mode in ("off", "paper"):
-        assert np.isnan(noted(world(MODES[mode]), 1).presence).all()
+        assert np.isnan(recorded(world(MODES[mode]), 1).presence).all()
 
 
-def true_counts(whole, notes):
+def true_counts(whole, statistics):
     claims = whole.claims
-    return np.array([(claims.true & (claims.place == key)).sum() for key in notes.key])
+    return np.array(
+        [(claims.true & (claims.place == key)).sum() for key in statistics.key]
+    )

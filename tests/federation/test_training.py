@@ -52,7 +52,7 @@ def outcome(folder):
     found = training.Prediction.load(folder / "prediction")
     return (
         found.probability.tobytes(),
-        found.looks,
+        found.checks,
         found.best_round,
         found.spent,
         (folder / "ledger.jsonl").read_bytes(),
@@ -76,7 +76,7 @@ def stop_after(rounds, task, folder):
 def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
     first, second = (fit(town.task(settings), one) for one in (None, tmp_path))
     np.testing.assert_array_equal(first.probability, second.probability)
-    assert first.looks == second.looks
+    assert first.checks == second.checks
     assert first.spent == second.spent
     assert ((first.probability >= 0) & (first.probability <= 1)).all()
     assert (first.spent["epsilon"]["person"] is None) == (
@@ -84,7 +84,7 @@ def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
     )
     read = fit(town.task(settings), tmp_path)
     np.testing.assert_array_equal(read.probability, second.probability)
-    assert (read.looks, read.spent) == (second.looks, second.spent)
+    assert (read.checks, read.spent) == (second.checks, second.spent)
     assert (read.seconds, read.forecast) == (second.seconds, second.forecast)
 
 
@@ -92,26 +92,26 @@ def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
 def test_results_held_back_reach_no_part_of_the_training(mode):
     stopping = StoppingSettings(check_every=1, validation_share=0.4)
     settings = replace(MODES[mode], stopping=stopping)
-    people = town.task(settings).division.held_back
+    people = town.task(settings).split.held_back
     others = np.setdiff1d(town.known().person[town.known().positive], people)
     before, after, changed = (
         fit(town.task(settings, town.flipped(town.known(), some)))
         for some in (people[:0], people, others[:3])
     )
-    for one, other in zip(before.looks, after.looks, strict=True):
+    for one, other in zip(before.checks, after.checks, strict=True):
         assert one.loss == other.loss
         assert one.epsilon == other.epsilon
         assert one.auc == pytest.approx(1 - other.auc)
     # The results of other people do matter.
-    assert before.looks[0].loss != changed.looks[0].loss
+    assert before.checks[0].loss != changed.checks[0].loss
 
 
 def test_privacy_is_accounted_for():
     found = fit(town.task(MODES["local"]))
     assert 0 < found.spent["epsilon"]["person"] <= 8.0 + 1e-6
-    assert found.looks[-1].epsilon == found.spent["epsilon"]["person"]
-    assert [look.epsilon for look in found.looks] == sorted(
-        look.epsilon for look in found.looks
+    assert found.checks[-1].epsilon == found.spent["epsilon"]["person"]
+    assert [check.epsilon for check in found.checks] == sorted(
+        check.epsilon for check in found.checks
     )
     bare = {one["channel"] for one in found.spent["unprotected"]}
     assert bare == {"places", "mobility model"}
@@ -124,10 +124,10 @@ def test_privacy_is_accounted_for():
 def test_what_is_made_in_the_clear_is_told(share, who):
     pseudo = replace(town.FALCON.pseudo, people_share=share)
     spent = fit(town.task(replace(MODES["paper"], pseudo=pseudo))).spent
-    told = {one["channel"]: one["what"] for one in spent["unprotected"]}
+    message = {one["channel"]: one["what"] for one in spent["unprotected"]}
     made = {"region model", "mobility model", "pseudo domains"}
-    assert set(told) == made | {"places", "counts", "validation"}
-    assert told["mobility model"] == f"visits and moves of {who}, added up"
+    assert set(message) == made | {"places", "counts", "validation"}
+    assert message["mobility model"] == f"visits and moves of {who}, added up"
 
 
 def test_of_two_learning_rates_validation_people_choose(monkeypatch):
@@ -150,9 +150,9 @@ def test_of_two_learning_rates_validation_people_choose(monkeypatch):
         fit(town.task(settings.with_learning_rate(rate)))
         for rate in settings.learning_rates
     ]
-    assert alone[0].looks == tried[0].looks
+    assert alone[0].checks == tried[0].checks
     # The second has initial weights of its own.
-    assert alone[1].looks[0].loss != tried[1].looks[0].loss
+    assert alone[1].checks[0].loss != tried[1].checks[0].loss
 
 
 def test_with_privacy_one_training_is_released_at_the_papers_rate():
@@ -258,7 +258,7 @@ def test_a_ledger_that_was_changed_is_not_gone_on_with(tmp_path, tamper, finishe
         stop_after(4, task, tmp_path)
     tamper(tmp_path / "ledger.jsonl")
     before = sorted(entry.name for entry in tmp_path.rglob("*"))
-    with pytest.raises(CorruptFileError, match=r"ledger\.jsonl: .*put the file back"):
+    with pytest.raises(CorruptFileError, match=r"ledger\.jsonl: .*restore the file"):
         fit(task, tmp_path)
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == before
 
@@ -291,7 +291,9 @@ def test_a_changed_feature_is_noticed_with_a_way_out(tmp_path):
     content = bytearray(state.read_bytes())
     content[-1] ^= 1
     state.write_bytes(content)
-    with pytest.raises(CorruptFileError, match=r"delete .*features to make it again"):
+    with pytest.raises(
+        CorruptFileError, match=r"delete .*features to compute it again"
+    ):
         fit(task, folder)
     shutil.rmtree(folder / "features")
     fit(task, folder)
@@ -303,9 +305,9 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_state(tmp_path):
     for _ in range(2):
         with pytest.raises(DataError, match=r"round [1-5]"):
             fit(task, tmp_path)
-        kept = checkpoints.newest(tmp_path, task.origin)
-        assert kept.engine.round >= 1
-        assert all(bool(one.isfinite().all()) for one in kept.engine.tensors.values())
+        stored = checkpoints.newest(tmp_path, task.origin)
+        assert stored.engine.round >= 1
+        assert all(bool(one.isfinite().all()) for one in stored.engine.tensors.values())
 
 
 def test_a_budget_too_small_stops_before_anything_leaves(tmp_path, monkeypatch):
@@ -331,7 +333,7 @@ HOLDS_ALL_BACK = replace(town.FALCON, stopping=StoppingSettings(validation_share
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "told"),
+    ("settings", "error", "message"),
     [
         (town.with_mode("off", window_slots=7), SettingsError, "window_slots=7"),
         (town.with_cases("all"), SettingsError, "needs a simulated outbreak"),
@@ -341,9 +343,9 @@ HOLDS_ALL_BACK = replace(town.FALCON, stopping=StoppingSettings(validation_share
     ],
     ids=["windows", "cases", "horizon", "folds", "validation"],
 )
-def test_what_cannot_be_trained_is_refused_beforehand(settings, error, told):
+def test_what_cannot_be_trained_is_refused_beforehand(settings, error, message):
     task = replace(town.task(town.FALCON), settings=settings)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         training.require_possible(task)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         fit(task)

@@ -85,7 +85,7 @@ def test_status_input_learns_its_shared_embedding():
     settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
     engine = engine_of(whole, settings)
     start = engine.state().tensors
-    shown, asked = Client(
+    shown, target = Client(
         whole, settings, plan_of(settings), RunSeeds(1)
     ).masked_status(0)
     values = {
@@ -101,7 +101,7 @@ def test_status_input_learns_its_shared_embedding():
             + values[f"layer{layer}.bias"]
         )
     logits = rows @ values["head.weight"].T + values["head.bias"]
-    target = torch.from_numpy(asked.astype(np.int64))
+    target = torch.from_numpy(target.astype(np.int64))
     nn.functional.cross_entropy(logits, target, ignore_index=-1).backward()
     engine.step()
     moments = engine.state().tensors
@@ -111,7 +111,7 @@ def test_status_input_learns_its_shared_embedding():
         assert torch.allclose(found, gradient, rtol=0, atol=1e-12)
 
 
-def passage_of(whole, sigma, counts=None):
+def edge_exchange_of(whole, sigma, counts=None):
     plan = plan_of(settings_of(), 2, **{**PAPER, "upload_sigma": sigma})
     return EdgeExchange.of(whole, counts, plan)
 
@@ -121,14 +121,14 @@ def test_counts_of_any_source_divide_the_edges_and_scale_their_noise():
     counts = rng.uniform(1, 9, whole.incidence.edges)
     h = dense(whole.incidence)
     share = inverse(h.sum(1)).diag()[:, None]
-    passage = passage_of(whole, 0.0, counts)
+    edge_exchange = edge_exchange_of(whole, 0.0, counts)
     rows = torch.from_numpy(rng.standard_normal((20, 5)))
     summed = h @ torch.diag(torch.from_numpy(1 / counts)) @ h.T @ rows
     for kind, expected in (("upload", share * summed), ("return", summed)):
-        came = passage.carry(Exchange(kind, 0, rows), 0, kind, 0)
+        came = edge_exchange.carry(Exchange(kind, 0, rows), 0, kind, 0)
         assert torch.allclose(came, expected, rtol=0, atol=1e-12)
     zero = Exchange("return", 0, torch.zeros(20, 2000, dtype=torch.float64))
-    noise = passage_of(whole, 0.5, counts).carry(zero, 7, "return", 0)
+    noise = edge_exchange_of(whole, 0.5, counts).carry(zero, 7, "return", 0)
     variance = h @ torch.from_numpy(whole.uploads / counts**2) * 0.25
     seen = variance > 0
     ratio = noise.square().mean(1)[seen] / variance[seen]
@@ -138,11 +138,11 @@ def test_counts_of_any_source_divide_the_edges_and_scale_their_noise():
 
 
 def test_every_exchange_of_a_run_has_noise_of_its_own():
-    passage, zero = passage_of(city(20, 2), 0.5), torch.zeros(20, 4)
+    edge_exchange, zero = edge_exchange_of(city(20, 2), 0.5), torch.zeros(20, 4)
     drawn = []
     for kind, layer, number in product(("upload", "return", "scoring"), (0, 1), (0, 1)):
         way = "return" if kind == "return" else "upload"
-        drawn.append(passage.carry(Exchange(way, layer, zero), 7, kind, number))
+        drawn.append(edge_exchange.carry(Exchange(way, layer, zero), 7, kind, number))
     for place, one in enumerate(drawn):
         assert not any(torch.equal(one, other) for other in drawn[:place])
 
@@ -150,14 +150,14 @@ def test_every_exchange_of_a_run_has_noise_of_its_own():
 @pytest.mark.parametrize("kind", ["upload", "return"])
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
 def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
-    passage = passage_of(city(20, 2), sigma)
+    edge_exchange = edge_exchange_of(city(20, 2), sigma)
     for wrong in (torch.nan, torch.inf):
         rows = torch.ones(20, 4)
         rows[7, 3] = wrong
         with pytest.raises(
             DataError, match=f"{kind}/1 in round 3 holds NaN or infinity"
         ):
-            passage.carry(Exchange(kind, 1, rows), 0, kind, 3)
+            edge_exchange.carry(Exchange(kind, 1, rows), 0, kind, 3)
 
 
 def test_training_ends_after_all_rounds_or_when_the_watcher_says_so():
@@ -199,9 +199,9 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
     real = Client._inputs
 
     def broken(*given):
-        home = real(*given)
-        state = torch.full((len(home.rows), 1), torch.nan)
-        return dataclasses.replace(home, state=state[:, :0], share=state)
+        inputs = real(*given)
+        state = torch.full((len(inputs.rows), 1), torch.nan)
+        return dataclasses.replace(inputs, state=state[:, :0], share=state)
 
     monkeypatch.setattr(Client, "_inputs", broken)
     with pytest.raises(DataError, match=r"in round 2|round 2"):
@@ -216,12 +216,12 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
 def test_a_state_or_a_plan_of_another_run_is_refused():
     engine = engine_of(city(), settings_of())
     state = engine.state()
-    for change, told in (
+    for change, message in (
         ({"input": "status"}, r"another run: .*home/first"),
         ({"width": 8}, r"expected torch\.float32"),
         ({"precision": "double"}, r"expected torch\.float64"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             engine_of(city(), settings_of(**change)).restore(state)
     settings = settings_of()
     with pytest.raises(SettingsError, match="layers"):

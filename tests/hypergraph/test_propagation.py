@@ -104,7 +104,7 @@ def test_rows_of_any_layout_are_read_as_they_are_seen():
 
 
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "result"),
     [
         (torch.zeros(3, 2), r"\(3, 2\), expected \(2, width\)"),
         (torch.zeros(2), r"\(2,\)"),
@@ -113,8 +113,8 @@ def test_rows_of_any_layout_are_read_as_they_are_seen():
         (torch.zeros(2, 2, device="meta"), "CPU"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(x, told):
-    with pytest.raises(DataError, match=told):
+def test_rows_that_do_not_fit_are_refused(x, result):
+    with pytest.raises(DataError, match=result):
         node_to_edge(x, by_hand(2, [[0, 1]]))
 
 

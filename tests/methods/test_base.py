@@ -76,7 +76,9 @@ def test_before_the_fit_there_is_nothing():
 
 def test_tests_of_another_city_are_refused():
     one = np.zeros(1, np.int32)
-    with pytest.raises(DataError, match="tests among 3 people, but traces of 80"):
+    with pytest.raises(
+        DataError, match="tests are of 3 people, but the traces have 80"
+    ):
         says().fit(town.traces(), TestResults(3, one, one == 0, one))
 
 

@@ -123,36 +123,36 @@ def test_diffusion_is_the_localised_convolution(days):
         torch.testing.assert_close(found[:, day], expected)
 
 
-@pytest.mark.parametrize(("days", "asked"), [(1, 1), (5, 5), (14, 1)])
-def test_the_inherent_block_is_gru_and_torch_s_attention(days, asked):
+@pytest.mark.parametrize(("days", "requested"), [(1, 1), (5, 5), (14, 1)])
+def test_the_inherent_block_is_gru_and_torch_s_attention(days, requested):
     block, x = Inherent(8, 2, days), torch.randn(3, days, 8)
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     theirs.in_proj_weight.data = torch.cat([block.query.weight, block.key_value.weight])
     theirs.in_proj_bias.data = torch.cat([block.query.bias, block.key_value.bias])
     theirs.out_proj.load_state_dict(block.out.state_dict())
     states = block.gru(x)[0] + positions(days, 8)
-    expected = theirs(states[:, -asked:], states, states, need_weights=False)[0]
-    torch.testing.assert_close(block(x, asked), expected)
+    expected = theirs(states[:, -requested:], states, states, need_weights=False)[0]
+    torch.testing.assert_close(block(x, requested), expected)
 
 
 def test_a_layer_takes_away_what_its_blocks_explain():
     graphs = [Whole(torch.rand(6, 6)) for _ in range(2)]
     layer, x = DecoupledLayer(3, SMALL, last=False), torch.randn(6, 3, 4)
     embedded = torch.randn(3, 3), torch.randn(6, 6)
-    rows, told = layer(x, *embedded, graphs)
+    rows, result = layer(x, *embedded, graphs)
     spread = layer.diffusion(layer.gate(*embedded) * x, graphs)
     left = functional.layer_norm(x - layer.backcast_diffusion(spread).relu(), (4,))
     within = layer.inherent(left, 3)
     after = functional.layer_norm(left - layer.backcast_inherent(within).relu(), (4,))
     torch.testing.assert_close(rows, after)
     last = torch.cat([spread[:, 2], within[:, 2]], dim=1)
-    torch.testing.assert_close(told, layer.forecast(last))
+    torch.testing.assert_close(result, layer.forecast(last))
 
 
-def test_the_last_layer_tells_the_same_and_hands_nothing_on():
+def test_the_last_layer_gives_the_same_forecast_and_no_backcast():
     graphs = [Whole(torch.rand(6, 6)) for _ in range(2)]
     inner, last = (DecoupledLayer(3, SMALL, last=one) for one in (False, True))
     last.load_state_dict(inner.state_dict(), strict=False)
     x, embedded = torch.randn(6, 3, 4), (torch.randn(3, 3), torch.randn(6, 6))
-    told = [layer(x, *embedded, graphs)[1] for layer in (inner, last)]
-    torch.testing.assert_close(*told)
+    result = [layer(x, *embedded, graphs)[1] for layer in (inner, last)]
+    torch.testing.assert_close(*result)

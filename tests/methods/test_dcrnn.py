@@ -21,8 +21,8 @@ def dense_state(cell, walk, x, state):
     """The paper's cell."""
     gates = convolved(walk, torch.cat([x, state], 1), cell.gates).sigmoid()
     reset, update = gates.chunk(2, 1)
-    kept = convolved(walk, torch.cat([x, reset * state], 1), cell.candidate)
-    return update * state + (1 - update) * kept.tanh()
+    selected = convolved(walk, torch.cat([x, reset * state], 1), cell.candidate)
+    return update * state + (1 - update) * selected.tanh()
 
 
 def dense_odds(network, traces, x):

@@ -40,7 +40,7 @@ GRAPHS = (st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4))
 
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(*GRAPHS)
-def test_an_edge_stays_where_either_side_is_among_the_likest(seed, people, most):
+def test_an_edge_connects_either_of_the_most_similar(seed, people, most):
     graph, pairs, alike = graph_of(seed, people, most)
     whole = torch.zeros(people, people)
     whole[pairs[0], pairs[1]] = whole[pairs[1], pairs[0]] = alike
@@ -176,7 +176,7 @@ def all_pairs(people):
 
 @settings(deadline=None, derandomize=True, max_examples=10)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 5, 14]), st.floats(0, 0.9))
-def test_likeness_is_that_of_the_linear_programme(seed, days, empty):
+def test_similarity_is_that_of_the_linear_programme(seed, days, empty):
     rng = np.random.default_rng(seed)
     profiles = rng.exponential(size=(3, days, 6)) * (rng.random((3, days, 6)) > empty)
     pairs = all_pairs(3)
@@ -187,7 +187,7 @@ def test_likeness_is_that_of_the_linear_programme(seed, days, empty):
     assert (found <= np.array(exact) + EXACT.softness * (1 + np.log(days))).all()
 
 
-def test_the_usual_settings_are_near_enough_on_a_town_s_company():
+def test_default_settings_are_accurate_on_a_town():
     profiles, pairs = day_profiles(town.traces()).astype(float), all_pairs(12)
     usual = 1 - similarities(profiles, pairs, SinkhornSettings())
     exact = [least_cost(profiles[one], profiles[other]) for one, other in pairs.T]
@@ -197,7 +197,7 @@ def test_the_usual_settings_are_near_enough_on_a_town_s_company():
 
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(cities())
-def test_profiles_hold_the_log_of_company(city):
+def test_profiles_hold_the_log_of_others_present(city):
     found = day_profiles(city)
     per_day = city.clock.slots_per_day
     assert found.shape == (city.people, city.clock.days, per_day)

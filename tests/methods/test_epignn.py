@@ -24,7 +24,7 @@ def known_of(tests):
 
 
 def day_by_day(tests, person, clock, recent_days):
-    """The states of a person by day, told one by one."""
+    """The states of a person by day, one by one."""
     own = [
         (slot // clock.slots_per_day, positive)
         for who, positive, slot in tests
@@ -67,7 +67,7 @@ def test_features_are_scaled_by_the_known_people():
     assert features(tests)[:, 0].tolist() == expected
 
 
-def test_the_same_for_all_known_people_is_told_from_nothing_known():
+def test_equal_counts_of_all_known_people_differ_from_nothing_known():
     tests = [(0, False, 23), (1, False, 23)]
     assert features(tests)[:, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
     assert features([])[:, 0].tolist() == [[0, 0]] * 4

@@ -66,9 +66,9 @@ def test_no_own_result_moves_a_masked_risk(method, monkeypatch):
 def two_kinds_of_places(people=480):
     """A city in which half of the places burn; who lives there, and tests."""
     rng = np.random.default_rng(0)
-    home = np.arange(people) % 24
-    by_slot = np.where(rng.random((6, people)) < 0.2, rng.integers(24), home)
-    burning = home < 12
+    region = np.arange(people) % 24
+    by_slot = np.where(rng.random((6, people)) < 0.2, rng.integers(24), region)
+    burning = region < 12
     infected = rng.random(people) < np.where(burning, 0.8, 0.1)
     person = np.flatnonzero(rng.random(people) < 0.6).astype(np.int32)
     known = TestResults(

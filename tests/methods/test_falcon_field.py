@@ -24,7 +24,7 @@ from epifalcon.methods.falcon_field import (
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.ledger import Ledger
 from tests.methods.encounters import known_of
-from tests.methods.test_hbp import judged, town_scene, world
+from tests.methods.test_hbp import evaluated, town_scene, world
 from tests.oracles.cities import random_traces
 from tests.scenes import Scene, placed
 from tests.studies import town
@@ -35,23 +35,25 @@ QUICK = FieldSettings(
 
 
 def fitted(known, scene=None, **more):
-    wishes = FalconFieldSettings(**{"field": QUICK, **more})
-    return placed(FalconField, scene or town_scene(), wishes).fit(known)
+    settings = FalconFieldSettings(**{"field": QUICK, **more})
+    return placed(FalconField, scene or town_scene(), settings).fit(known)
 
 
-def test_nobody_s_own_result_moves_what_its_own_risk_is_bent_by(monkeypatch):
-    """Bent whether or not it helps: a town of 80 would hardly ever show."""
+def test_nobody_s_own_result_changes_its_own_recalibration(monkeypatch):
+    """Always recalibrate: in a town of 80 people the gain would rarely suffice."""
     monkeypatch.setattr(falcon_field, "choose_scaling", calibration.fit_scaling)
     monkeypatch.setattr(calibration, "LEAST_PEOPLE", 3)
-    one = TransmissionSettings(law="scaled", from_sweep=2, choosing_sweeps=3)
+    one = TransmissionSettings(transmission="global", from_sweep=2, choosing_sweeps=3)
     field = FieldSettings(sweeps=4, folds=3, region=one)
     known, plain = town.known(), dataclasses.replace(field, calibration="none")
-    bent = fitted(known, field=field)
-    before, risk = bent.predict_proba(), fitted(known, field=plain).predict_proba()
-    assert bent.scores.diagnostics["offset"] != 0
+    scaled = fitted(known, field=field)
+    before, risk = scaled.predict_proba(), fitted(known, field=plain).predict_proba()
+    assert scaled.scores.diagnostics["offset"] != 0
     assert (before != risk).all()
-    np.testing.assert_array_equal(bent.scores.masked_risk, before[bent.scores.masked])
-    assert sorted(bent.scores.masked) == sorted(known.person)
+    np.testing.assert_array_equal(
+        scaled.scores.masked_risk, before[scaled.scores.masked]
+    )
+    assert sorted(scaled.scores.masked) == sorted(known.person)
     for person in known.person[::11]:
         after = fitted(town.flipped(known, [person]), field=field).predict_proba()
         assert after[person] == before[person]
@@ -65,22 +67,22 @@ def regional(seed=0):
     return Scene(scene.traces, seed, scene.pathogen, rule), labels
 
 
-def test_where_regions_differ_they_are_told_apart():
+def test_where_regions_differ_a_regional_model_is_selected():
     scene, labels = regional()
-    auc, laws = {}, {}
-    for law in ("one", "auto"):
-        region = TransmissionSettings(law=law, choosing_sweeps=6)
+    auc, candidates = {}, {}
+    for transmission in ("fixed", "auto"):
+        region = TransmissionSettings(transmission=transmission, choosing_sweeps=6)
         field = FieldSettings(sweeps=10, folds=2, region=region)
         method = fitted(labels.known, scene, field=field)
-        auc[law] = judged(method.predict_proba(), labels).auc
-        laws[law] = method.scores.diagnostics["law"]
-    assert laws["one"] == "one"
-    assert laws["auto"] in ("mild", "apart")
-    assert auc["auto"] > auc["one"] + 0.01
+        auc[transmission] = evaluated(method.predict_proba(), labels).auc
+        candidates[transmission] = method.scores.diagnostics["law"]
+    assert candidates["fixed"] == "fixed"
+    assert candidates["auto"] in ("regional-strong", "regional")
+    assert auc["auto"] > auc["fixed"] + 0.01
 
 
 @pytest.mark.parametrize("mode", ["sums", "local"])
-def test_a_private_run_leaves_a_ledger_and_goes_on_after_a_break(mode, tmp_path):
+def test_a_private_run_writes_a_ledger_and_resumes(mode, tmp_path):
     scene = dataclasses.replace(town_scene(), folder=tmp_path / "field")
     privacy = FieldPrivacySettings(mode=mode, epsilon=4.0, sweeps=2)
     first, again = (
@@ -95,9 +97,11 @@ def test_a_private_run_leaves_a_ledger_and_goes_on_after_a_break(mode, tmp_path)
     assert bare == ({"places"} if mode == "local" else set())
 
 
-def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
+def test_little_noise_changes_little_and_much_noise_gives_everybody_the_same_risk():
     known, scene = town.known(), town_scene()
-    plain = FieldSettings(sweeps=2, folds=0, region=TransmissionSettings(law="one"))
+    plain = FieldSettings(
+        sweeps=2, folds=0, region=TransmissionSettings(transmission="fixed")
+    )
     clear = fitted(known, scene, field=plain).predict_proba()
     spread = {}
     for epsilon in (1e7, 0.01):
@@ -111,7 +115,7 @@ def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
     assert np.corrcoef(clear[hidden], spread[0.01][hidden])[0, 1] < 0.5
 
 
-def test_a_private_run_knows_contacts_from_noised_counts_only(monkeypatch):
+def test_a_private_run_uses_noised_counts_only(monkeypatch):
     """Neither the true crowd nor the true share of others reaches the model."""
     privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
     before = fitted(town.known(), privacy=privacy).predict_proba()
@@ -122,7 +126,7 @@ def test_a_private_run_knows_contacts_from_noised_counts_only(monkeypatch):
     np.testing.assert_array_equal(before, after)
 
 
-def test_only_people_tested_on_the_last_day_judge_the_final_risk():
+def test_only_people_tested_on_the_last_day_evaluate_the_final_risk():
     traces = random_traces(0, 4, 3, Clock(slot_hours=6, days=3))
     known = known_of(4, [(0, 7, 1), (1, 8, 0), (2, 3, 0), (2, 11, 1)])
     assert with_late_test(known, traces).tolist() == [False, True, True, False]
@@ -131,7 +135,7 @@ def test_only_people_tested_on_the_last_day_judge_the_final_risk():
 PEOPLE, TESTED = 3000, 1200
 
 
-def told_too_low(seed=0):
+def underestimated(seed=0):
     """Risks, and tests of people whose odds are higher by 1."""
     rng = np.random.default_rng(seed)
     odds = rng.normal(-1.5, 0.7, PEOPLE)
@@ -145,8 +149,8 @@ def recalibrated(risk, held, known):
     return Recalibration.fit(risk, held, known, TestErrors())
 
 
-def test_what_held_out_people_show_is_put_on_everybody():
-    risk, infected, known = told_too_low()
+def test_the_recalibration_of_held_out_people_applies_to_everybody():
+    risk, infected, known = underestimated()
     found = recalibrated(risk, [HeldOutRun(risk, known.tested)], known)
     assert found.line(risk)[TESTED:].mean() == pytest.approx(
         infected[TESTED:].mean(), abs=0.03
@@ -155,8 +159,8 @@ def test_what_held_out_people_show_is_put_on_everybody():
     assert found.uncertainty[1, 1] == pytest.approx(1 / (TESTED * 0.22), rel=0.2)
 
 
-def test_a_run_that_is_shyer_as_a_whole_gets_the_mean_of_those_held_out():
-    risk, _, known = told_too_low()
+def test_a_run_with_lower_risks_gets_the_mean_of_the_held_out_run():
+    risk, _, known = underestimated()
     held = [HeldOutRun(risk, known.tested)]
     alike = recalibrated(risk, held, known)
     shy = expit(np.log(risk / (1 - risk)) - 0.6)
@@ -167,8 +171,8 @@ def test_a_run_that_is_shyer_as_a_whole_gets_the_mean_of_those_held_out():
         np.testing.assert_array_equal(recalibrated(risk, held, known).line(risk), risk)
 
 
-def test_a_run_tells_an_interval_where_one_is_wished_for():
-    one = TransmissionSettings(law="one", choosing_sweeps=3)
+def test_a_run_gives_an_interval_if_requested():
+    one = TransmissionSettings(transmission="fixed", choosing_sweeps=3)
     field = FieldSettings(sweeps=4, folds=3, region=one, ensemble=3)
     plain = dataclasses.replace(field, ensemble=0)
     found, without = (fitted(town.known(), field=one).scores for one in (field, plain))

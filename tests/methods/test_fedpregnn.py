@@ -124,14 +124,14 @@ def test_uploads_are_counted_over_all_learning_rates():
     clients = int(town.known().tested.sum()) - len(found.scores.masked)
     # Each client has its turn once in a pass.
     uploads = 2 * -(-6 // -(-clients // 12))
-    told = found.scores.diagnostics
-    assert told["uploads"] == uploads
+    result = found.scores.diagnostics
+    assert result["uploads"] == uploads
     assert found.scores.steps == 2 * 6
-    spent = privacy_spent(QUICK.noise, told["numbers_per_upload"], uploads)
-    assert spent.items() <= told.items()
-    assert told["epsilon_claimed"] == 1.0
-    assert told["epsilon_total_naive"] > 100
-    assert len(told["unprotected"]) == 4
+    spent = privacy_spent(QUICK.noise, result["numbers_per_upload"], uploads)
+    assert spent.items() <= result.items()
+    assert result["epsilon_claimed"] == 1.0
+    assert result["epsilon_total_naive"] > 100
+    assert len(result["unprotected"]) == 4
     assert fitted(EXACT).scores.diagnostics["epsilon_total"] == np.inf
 
 
@@ -280,7 +280,7 @@ def rng(seed=0):
 
 @CASES
 @given(st.sets(st.integers(0, 19)), st.integers(0, 30))
-def test_a_cover_names_all_true_items_and_others(visited, pseudo):
+def test_pseudo_items_are_added_to_all_true_items(visited, pseudo):
     mine = np.array(sorted(visited), np.int64)
     cover = cover_of(mine, 20, pseudo, rng())
     assert (np.diff(cover.item) > 0).all()
@@ -307,15 +307,15 @@ numbers = hnp.arrays(
 @given(numbers, st.sampled_from(sorted(NORMS)), st.floats(1e-3, 1e3))
 def test_clipping_bounds_the_norm_and_keeps_the_direction(value, norm, bound):
     found = clip(value, bound, norm)
-    exact, kept = value.astype(float), found.astype(float)
+    exact, selected = value.astype(float), found.astype(float)
     before = np.linalg.norm(exact, NORMS[norm]) if len(value) else 0.0
-    after = np.linalg.norm(kept, NORMS[norm]) if len(value) else 0.0
+    after = np.linalg.norm(selected, NORMS[norm]) if len(value) else 0.0
     assert after <= bound
     if before <= bound:
         assert (found == value).all()
     else:
         assert after == pytest.approx(bound, rel=1e-5)
-        assert np.allclose(kept, exact * bound / before, rtol=1e-5, atol=1e-30)
+        assert np.allclose(selected, exact * bound / before, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("norm", sorted(NORMS))
@@ -352,7 +352,7 @@ def test_an_upload_is_the_clipped_gradient_under_laplace_noise(norm):
     assert np.abs(correlation).max() < 0.06
 
 
-def test_an_upload_tells_true_from_pseudo_by_nothing_in_its_form():
+def test_the_form_of_an_upload_does_not_reveal_true_items():
     assert {one.name for one in fields(Upload)} == {"model", "item", "row"}
     draw, items = rng(5), np.arange(40)
     true, pseudo = [], []
@@ -368,8 +368,8 @@ def test_an_upload_tells_true_from_pseudo_by_nothing_in_its_form():
         true.append(upload.row[is_true])
         pseudo.append(upload.row[~is_true])
     for measure in (np.ravel, lambda rows: np.linalg.norm(rows, axis=-1).ravel()):
-        told = stats.ks_2samp(measure(np.stack(true)), measure(np.stack(pseudo)))
-        assert told.pvalue > 0.01
+        result = stats.ks_2samp(measure(np.stack(true)), measure(np.stack(pseudo)))
+        assert result.pvalue > 0.01
 
 
 def renyi(order, distance):
@@ -410,19 +410,19 @@ def exact_delta(epsilon, distances):
 @pytest.mark.parametrize("uploads", [1, 4])
 def test_the_bound_holds_and_is_not_far_off(norm, uploads):
     noise = UploadNoise(clip=0.1, norm=norm, scale=0.4)
-    told = privacy_spent(noise, numbers=9, uploads=uploads, delta=0.01)
+    result = privacy_spent(noise, numbers=9, uploads=uploads, delta=0.01)
     worst = {
         "l1": np.eye(9)[0] * 0.5,
         "l2": np.full(9, 0.5 / 3),
         "linf": np.full(9, 0.5),
     }[norm]
     moved = np.tile(worst, uploads)
-    assert exact_delta(told["epsilon_total"], moved) <= 0.01
+    assert exact_delta(result["epsilon_total"], moved) <= 0.01
     assert (
-        exact_delta(told["epsilon_total"] / 2, moved) > 0.01
-        or told["epsilon_total"] < 0.6
+        exact_delta(result["epsilon_total"] / 2, moved) > 0.01
+        or result["epsilon_total"] < 0.6
     )
-    assert moved.sum() == pytest.approx(told["epsilon_total_naive"])
+    assert moved.sum() == pytest.approx(result["epsilon_total_naive"])
 
 
 def test_the_claim_is_true_of_one_upload_under_the_l1_norm_alone():
@@ -463,9 +463,9 @@ def test_answers_are_others_who_share_the_item(visited, most):
     owner, item = np.array(pairs, np.int64).reshape(-1, 2).T
     helper = TokenHelper(owner, item, most)
     helper.receive(names(len(visited)), rng(1))
-    asked = rng().permutation(len(pairs))
-    answers = helper.answer(asked)
-    for place, request in enumerate(asked):
+    requested = rng().permutation(len(pairs))
+    answers = helper.answer(requested)
+    for place, request in enumerate(requested):
         rows = answers.embedding[answers.start[place] : answers.start[place + 1]]
         assert (rows[:, 1] == -rows[:, 0]).all()
         others = {

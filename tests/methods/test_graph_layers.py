@@ -122,7 +122,7 @@ def test_results_are_one_of_two_rows_or_none():
     assert torch.equal(found, expected)
 
 
-def test_a_step_of_training_hides_results_drawn_anew():
+def test_each_training_step_masks_newly_drawn_results():
     results = Results(3, hidden=0.25)
     status = torch.arange(20_000) % 2
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from epifalcon.epidemic.test_results import hold_back
+from epifalcon.epidemic.test_results import draw_validation_people
 from epifalcon.methods.gat import Gat
 from epifalcon.methods.gcn import Gcn
 from epifalcon.methods.graph_networks import ContactGraphs
@@ -26,7 +26,7 @@ MASKING = pytest.mark.parametrize(
 @cache
 def held_back():
     rng = Streams(3).numpy("validation people")
-    return hold_back(town.known(), QUICK.validation_share, rng)
+    return draw_validation_people(town.known(), QUICK.validation_share, rng)
 
 
 def batches(cls, kind, tests=None):
@@ -91,7 +91,7 @@ def test_every_other_tested_person_is_compared_once(cls, kind):
 
 
 class _Echo(nn.Module):
-    """Tells who is shown as positive."""
+    """Returns the people shown as positive."""
 
     def __init__(self):
         super().__init__()

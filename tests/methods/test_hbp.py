@@ -18,8 +18,8 @@ from epifalcon.methods.hbp import (
     HbpTrueFactors,
     MeanField,
     MeanFieldSettings,
-    begun_by,
     share_infected,
+    with_infected_share,
 )
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.subsample import keep_last_days
@@ -47,7 +47,7 @@ def world(preset, *words, seed=0):
     return scene, epidemic.labels
 
 
-def judged(risk, labels):
+def evaluated(risk, labels):
     truth = labels.hidden.open("a test")
     return evaluate(risk[truth.person], truth.infected, 0.8)
 
@@ -83,7 +83,7 @@ def test_the_sweeps_converge_and_the_risks_are_calibrated(preset):
         for sweeps in (HbpSettings().sweeps, 2 * HbpSettings().sweeps)
     )
     assert np.abs(risk - longer).mean() < 0.005
-    found = judged(risk, labels)
+    found = evaluated(risk, labels)
     assert found.mean_risk == pytest.approx(found.prevalence, abs=0.06)
     assert found.ece < 0.06
     assert found.auc > 0.65
@@ -115,12 +115,12 @@ def test_known_people_are_infectious_by_their_result():
     # Who is negative infects nobody; who was positive before they met was a seed.
     assert forward(wait, [(0, 1, 0)])[1] == pytest.approx(1 / 2, abs=1e-5)
     still = np.exp(-wait.pathogen.mu / 2)
-    caught = 1 - np.exp(-wait.pathogen.beta / 2 / 2)
-    wanted = 1 / 2 + 1 / 2 * still * caught
+    infections = 1 - np.exp(-wait.pathogen.beta / 2 / 2)
+    wanted = 1 / 2 + 1 / 2 * still * infections
     assert forward(wait, [(0, 0, 1)])[1] == pytest.approx(wanted, abs=1e-4)
 
 
-def test_nobody_learns_from_what_became_of_those_it_met():
+def test_later_observations_of_contacts_are_not_used():
     scene = scene_of(LINE)
     blind = forward(scene, [(2, 3, 1)])
     assert blind[0] == pytest.approx(forward(scene, [])[0], abs=1e-5)
@@ -174,8 +174,8 @@ def test_a_factor_for_all_is_a_factor_on_beta():
     fierce = dataclasses.replace(FIERCE, beta=2 * FIERCE.beta)
     scene = Scene(traces, 0, fierce, BELIEVED)
     expected = placed(Hbp, scene, WHOLE).fit(labels.known).predict_proba()
-    told = risk_of(HbpTrueFactors, traces, labels.known, truth)
-    np.testing.assert_allclose(told, expected, atol=1e-6)
+    result = risk_of(HbpTrueFactors, traces, labels.known, truth)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_factors_go_with_their_regions():
@@ -235,7 +235,7 @@ def share(known, slot, rule=TEN):
     return share_infected(rule, SARS_COV_2, known, slot)
 
 
-def test_infections_grow_by_one_factor_a_slot_until_the_mean_test():
+def test_infections_grow_by_one_factor_per_slot_until_the_mean_test():
     known = results_at(200, 300, slot=80)
     found = np.array([share(known, slot) for slot in (0, 20, 40, 60, 80)])
     assert found[0] == pytest.approx(0.01)
@@ -249,18 +249,18 @@ def test_infections_grow_by_one_factor_a_slot_until_the_mean_test():
 
 def test_seeds_that_were_named_are_forgotten():
     named = OutbreakSettings(seed_people=(3, 4), kappa=2.0, model="sir")
-    assert begun_by(named, 0.3) == OutbreakSettings(
+    assert with_infected_share(named, 0.3) == OutbreakSettings(
         seed_share=0.3, kappa=2.0, model="sir"
     )
     regional = OutbreakSettings(seed_count=2, seed_regions=(1,))
-    assert begun_by(regional, 0.3).wished_seeds(SARS_COV_2, 100) == 30
+    assert with_infected_share(regional, 0.3).requested_seeds(SARS_COV_2, 100) == 30
 
 
 @pytest.mark.parametrize(
     ("method", "settings"), [(Hbp, HbpSettings()), (MeanField, MeanFieldSettings())]
 )
 def test_risks_from_the_last_days_come_out_right(method, settings):
-    """Judged by tested people, whose risks are told without their own fold."""
+    """Evaluated on tested people, whose risks are out-of-fold."""
     words = ["city.people=1000", "city.regions=200", "outbreak.seed_count=20"]
     experiment = Experiment.load("hamlet", words)
     whole = make_city(experiment, seed=2)
@@ -268,7 +268,7 @@ def test_risks_from_the_last_days_come_out_right(method, settings):
     traces = keep_last_days(whole, 4)
     dropped = whole.slots - traces.slots
     pathogen, rule = experiment.pathogen, experiment.outbreak
-    later = begun_by(rule, share_infected(rule, pathogen, tests, dropped))
+    later = with_infected_share(rule, share_infected(rule, pathogen, tests, dropped))
     losses, means = [], []
     for given in (rule, later):
         scene = Scene(traces, 2, pathogen, given)

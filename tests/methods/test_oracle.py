@@ -87,16 +87,16 @@ def test_nobody_s_own_infection_enters_its_own_risk():
         assert oracle(traces, healthy)[person] == before[person]
 
 
-def test_it_stands_above_what_tests_alone_can_tell():
+def test_it_is_above_methods_that_use_tests_alone():
     settings = Experiment.load("hamlet", ["city.people=600", "city.regions=120"])
     traces = make_city(settings, seed=0)
     epidemic = next(run_epidemics(settings, traces, seed=0))
     context = Context(pathogen=settings.pathogen, rule=settings.outbreak)
     known, truth = epidemic.labels.known, epidemic.labels.hidden.open("a test")
-    told = Hbp(folds=0).fit(traces, known, context).predict_proba()
+    result = Hbp(folds=0).fit(traces, known, context).predict_proba()
     best, found = (
         evaluate(risk[truth.person], truth.infected, 0.8)
-        for risk in (oracle(traces, epidemic.outbreak), told)
+        for risk in (oracle(traces, epidemic.outbreak), result)
     )
     assert best.auc > found.auc
     assert best.log_loss < found.log_loss

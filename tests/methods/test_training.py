@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_remedy(name, tmp_path):
         with pytest.raises(CorruptFileError, match=r"delete .*training"):
             trained(folder=tmp_path)
     place.unlink()
-    with pytest.raises(CorruptFileError, match=r"delete .*training to begin"):
+    with pytest.raises(CorruptFileError, match=r"delete .*training to restart"):
         trained(folder=tmp_path)
 
 

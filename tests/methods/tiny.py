@@ -102,7 +102,7 @@ def house_tests():
     return TestResults(128, person, person // 8 % 2 == 0, np.full(64, 7, np.int32))
 
 
-def tells_houses_apart(risk):
+def distinguishes_houses(risk):
     """Whether every untested person of infected houses is above all others."""
     untested = np.flatnonzero(np.arange(128) % 8 >= 4)
     infected = untested // 8 % 2 == 0
@@ -110,7 +110,7 @@ def tells_houses_apart(risk):
 
 
 def city_of(by_slot, days=1):
-    """A city from region ids (slots, people), as many slots a day as fit."""
+    """A city from region ids (slots, people), as many slots per day as fit."""
     ids = np.array(by_slot, np.int32)
     regions = Regions("area", np.zeros((max(int(ids.max()) + 1, 1), 2)))
     return Traces(ids, Clock(24 * days / len(ids), days), regions)

@@ -163,7 +163,7 @@ SIX = np.zeros((3, 2))
         ({"outline_km": SIX}, "together"),
         ({"outline_ends": np.array([3, 3])}, "together"),
         ({"outline_km": SIX, "outline_ends": np.array([3])}, "outline_ends"),
-        ({"outline_km": SIX, "outline_ends": np.array([4, 3])}, "must not fall"),
+        ({"outline_km": SIX, "outline_ends": np.array([4, 3])}, "must not decrease"),
         ({"outline_km": SIX, "outline_ends": np.array([1, 2])}, "outline_km"),
         ({"outline_km": np.zeros(3), "outline_ends": np.array([1, 3])}, "outline_km"),
     ],

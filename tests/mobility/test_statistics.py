@@ -30,14 +30,14 @@ def traces_of(rows, slot_hours=2.0, centre=None, kind="area"):
 @pytest.mark.parametrize(
     ("preset", "seed"), [("hamlet", 0), ("hamlet", 7), ("larger-sars", 1)]
 )
-def test_presets_keep_their_bands(preset, seed):
+def test_presets_stay_within_the_ranges(preset, seed):
     city = build_city(Experiment.load(preset).city, np.random.default_rng(seed))
     failed = [item for item in measure(city).statistics if not item.holds]
     assert failed == []
 
 
 @pytest.mark.parametrize("observed", [1.0, 0.3])
-def test_basic_keeps_its_bands(observed):
+def test_basic_stays_within_the_ranges(observed):
     wanted = Experiment.load("basic-sars", ["city.days=15", "city.people=4000"]).city
     full = CitySettings(
         **{**vars(wanted), "observed_share": observed, "regions": 2_900}
@@ -59,7 +59,7 @@ def test_a_random_walk_is_not_a_city():
     assert found.value("predictability") < 0.4
 
 
-def test_one_known_life_by_hand():
+def test_one_trace_by_hand():
     """Nights in 0, a working day in 1 (4 of 12 slots), 3 km away, for 14 days."""
     day = [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]
     found = measure(traces_of([day * 14, day * 14]))
@@ -126,7 +126,7 @@ def test_stays_that_touch_a_gap_or_an_end_do_not_count():
     unseen=st.sampled_from([0.0, 0.5, 1.0]),
     seed=st.integers(0, 10_000),
 )
-def test_never_fails_and_nothing_is_judged_without_a_value(
+def test_never_fails_and_compares_nothing_without_a_value(
     shape, regions, slot_hours, placed, unseen, seed
 ):
     rng = np.random.default_rng(seed)

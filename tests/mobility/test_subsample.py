@@ -24,7 +24,7 @@ def observed(traces: Traces) -> np.ndarray:
     return np.count_nonzero(traces.by_slot >= 0, axis=0)
 
 
-def kept(traces: Traces, share: float, seed: int = 0) -> Traces:
+def selected(traces: Traces, share: float, seed: int = 0) -> Traces:
     return keep_share(traces, share, np.random.default_rng(seed))
 
 
@@ -41,7 +41,7 @@ def test_each_person_keeps_the_whole_number_beside_the_share(traces, one, other)
     small, large = sorted([one, other])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subsample, "_POINTS_PER_BLOCK", 3 * traces.slots)
-        few, many = kept(traces, small), kept(traces, large)
+        few, many = selected(traces, small), selected(traces, large)
     for thinned, share in ((few, small), (many, large)):
         assert ((thinned.by_slot == traces.by_slot) | (thinned.by_slot == -1)).all()
         off = observed(thinned) - share * observed(traces)
@@ -54,12 +54,12 @@ def test_each_person_keeps_the_whole_number_beside_the_share(traces, one, other)
 def test_short_traces_keep_their_share_on_average():
     # One observed point: rounding would leave nobody at .4 and everybody at .6.
     for share in (0.4, 0.6):
-        total = observed(kept(uniform(people=20_000, slots=1), share)).sum()
+        total = observed(selected(uniform(people=20_000, slots=1), share)).sum()
         assert stats.binomtest(int(total), 20_000, share).pvalue > 1e-3
 
 
 def test_every_subset_is_equally_likely():
-    thinned = kept(uniform(people=60_000, slots=4), 0.5, seed=3)
+    thinned = selected(uniform(people=60_000, slots=4), 0.5, seed=3)
     subset = (thinned.by_slot >= 0).T @ np.array([1, 2, 4, 8])
     counts = np.bincount(subset, minlength=16)
     pairs = [0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100]

@@ -57,7 +57,7 @@ def test_larger_cities_begin_with_the_smaller_one():
     )
 
 
-def test_another_slot_length_shows_the_same_lives():
+def test_another_slot_length_gives_the_same_stays():
     """Each two-hour slot holds the region of most of its minutes."""
     minutes = city(slot_hours=1 / 60, people=30, days=5).by_person
     hours = city(slot_hours=2.0, people=30, days=5).by_person
@@ -140,7 +140,7 @@ def test_gaps_come_in_bursts_that_last_longer_with_gap_hours():
         return (seen[1:] == seen[:-1]).mean()
 
     assert repeats(2.0) == pytest.approx(0.5, abs=0.03)
-    # Kept with chance 2/3, else drawn anew: 2/3 + 1/3 * 1/2.
+    # Unchanged with probability 2/3, else drawn again: 2/3 + 1/3 * 1/2.
     assert repeats(6.0) == pytest.approx(5 / 6, abs=0.03)
 
 

@@ -16,7 +16,7 @@ def seeded(seed=0):
 
 
 def flows_of(tables) -> Flows:
-    """Flows from one square table of moves a day."""
+    """Flows from one square table of moves per day."""
     tables = np.asarray(tables, dtype=np.int64)
     days, regions, _ = tables.shape
     between = sp.csr_array(tables.reshape(days * regions, regions))

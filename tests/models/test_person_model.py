@@ -15,13 +15,13 @@ from epifalcon.models.settings import FalconSettings
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.oracles.cities import cities
 from tests.oracles.dense_hypergraph import dense_layer, members_by_loop
-from tests.oracles.dropout_loop import kept_by_loop
+from tests.oracles.dropout_loop import dropout_by_loop
 
 F64 = torch.float64
 quick = settings(deadline=None, derandomize=True, max_examples=25)
 
 
-def home_of(inc, seed, state_width, layers, dropout):
+def inputs_of(inc, seed, state_width, layers, dropout):
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
     operator = dense_layer(inc)
@@ -32,7 +32,7 @@ def home_of(inc, seed, state_width, layers, dropout):
         state = torch.randn(inc.people, state_width, generator=generator, dtype=F64)
     keep = tuple(
         torch.from_numpy(
-            person_model.kept(np.arange(inc.people), 4, dropout, layer + seed)
+            person_model.dropout_mask(np.arange(inc.people), 4, dropout, layer + seed)
         ).double()
         for layer in range(layers)
     )
@@ -60,16 +60,16 @@ def run(work, operator, share):
         return stop.value, seen
 
 
-def by_autograd(parameters, home, operator, weights, local):
+def by_autograd(parameters, inputs_, operator, weights, local):
     """Loss of everybody, with others' rows as constants if ``local``."""
     own = torch.diag(operator.diag())
-    rows = home.rows
-    for layer, keep in enumerate(home.keep):
+    rows = inputs_.rows
+    for layer, keep in enumerate(inputs_.keep):
         if local:
             received = own @ rows + (operator - own) @ rows.detach()
         else:
             received = operator @ rows
-        inputs = person_model.beside(received, home.state)
+        inputs = person_model.beside(received, inputs_.state)
         out = torch.relu(
             inputs @ parameters[f"layer{layer}.weight"].T
             + parameters[f"layer{layer}.bias"]
@@ -78,7 +78,7 @@ def by_autograd(parameters, home, operator, weights, local):
     if "cell.weight" in parameters:
         rows = lstm_cell(parameters, rows)
     logits = rows @ parameters["head.weight"].T + parameters["head.bias"]
-    target = torch.from_numpy(home.target.astype(np.int64))
+    target = torch.from_numpy(inputs_.target.astype(np.int64))
     return torch.nn.functional.cross_entropy(
         logits, target, weights, ignore_index=-1, reduction="sum"
     )
@@ -110,7 +110,7 @@ def lstm_cell(parameters, rows):
     st.booleans(),
 )
 def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, local):
-    home = home_of(inc, seed, state_width, layers, drop)
+    inputs_ = inputs_of(inc, seed, state_width, layers, drop)
     operator = dense_layer(inc)
     head = "lstm" if seed % 3 == 0 else "linear"
     rule = FalconSettings(width=4, layers=layers, precision="double", head=head)
@@ -119,14 +119,14 @@ def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, l
     )
     weights = torch.tensor([0.5, 2.0], dtype=F64) if seed % 2 else None
     work = person_model.training_pass(
-        parameters, home, ExchangeRules(exchanged=not local), weights
+        parameters, inputs_, ExchangeRules(exchanged=not local), weights
     )
-    result, seen = run(work, operator, home.share[:, 0])
+    result, seen = run(work, operator, inputs_.share[:, 0])
     assert len(seen) == layers * (1 if local else 2)
 
-    for value in (*parameters.values(), home.rows):
+    for value in (*parameters.values(), inputs_.rows):
         value.requires_grad_()
-    loss = by_autograd(parameters, home, operator, weights, local)
+    loss = by_autograd(parameters, inputs_, operator, weights, local)
     loss.backward()
     assert result.loss == pytest.approx(loss.item(), rel=1e-12, abs=1e-12)
     found = {use.weight: use.outputs.T @ use.inputs for use in result.uses}
@@ -135,14 +135,16 @@ def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, l
     for name, value in parameters.items():
         assert torch.allclose(found[name], value.grad, rtol=0, atol=1e-12)
     if not local:
-        assert torch.allclose(result.row_gradient, home.rows.grad, rtol=0, atol=1e-12)
+        assert torch.allclose(
+            result.row_gradient, inputs_.rows.grad, rtol=0, atol=1e-12
+        )
 
 
 def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
     rng = np.random.default_rng(0)
     # Three people who all met: everyone's loss moves with everyone's row.
     operator = torch.full((3, 3), 1 / 3, dtype=F64)
-    home = LocalInputs(
+    inputs_ = LocalInputs(
         torch.from_numpy(rng.standard_normal((3, 4))),
         None,
         np.array([1, 0, 1], np.int8),
@@ -152,16 +154,18 @@ def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
     )
     rule = FalconSettings(width=4, precision="double")
     parameters = person_model.initial_parameters(rule, 0, rng)
-    work = person_model.training_pass(parameters, home, ExchangeRules(exchanged=False))
-    result, _ = run(work, operator, home.share[:, 0])
-    home.rows.requires_grad_()
+    work = person_model.training_pass(
+        parameters, inputs_, ExchangeRules(exchanged=False)
+    )
+    result, _ = run(work, operator, inputs_.share[:, 0])
+    inputs_.rows.requires_grad_()
     for person in range(3):
-        target = np.where(np.arange(3) == person, home.target, -1).astype(np.int8)
+        target = np.where(np.arange(3) == person, inputs_.target, -1).astype(np.int8)
         alone = LocalInputs(
-            home.rows, None, target, home.share, home.self_weight, home.keep
+            inputs_.rows, None, target, inputs_.share, inputs_.self_weight, inputs_.keep
         )
         loss = by_autograd(parameters, alone, operator, None, True)
-        (gradient,) = torch.autograd.grad(loss, home.rows)
+        (gradient,) = torch.autograd.grad(loss, inputs_.rows)
         assert torch.allclose(result.row_gradient[person], gradient[person])
 
 
@@ -172,9 +176,9 @@ def test_scores_are_the_softmax_of_a_pass_without_dropout():
     operator = torch.softmax(torch.from_numpy(rng.standard_normal((5, 5))), 1)
     rows = torch.from_numpy(rng.standard_normal((5, 4)))
     ones = torch.ones(5, 1, dtype=F64)
-    home = LocalInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
+    inputs_ = LocalInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
     received, seen = run(
-        person_model.scoring_pass(parameters, home, ExchangeRules()),
+        person_model.scoring_pass(parameters, inputs_, ExchangeRules()),
         operator,
         ones[:, 0],
     )
@@ -211,30 +215,32 @@ def test_adam_is_torchs(milestones):
         assert torch.allclose(values["rows"], theirs, rtol=0, atol=1e-13)
 
 
-def test_dropout_has_its_share_and_knows_only_person_and_column():
+def test_dropout_has_its_share_and_depends_only_on_person_and_column():
     person = np.arange(4000)
-    found = person_model.kept(person, 7, 0.2, key=5)
+    found = person_model.dropout_mask(person, 7, 0.2, key=5)
     assert set(np.unique(found)) == {np.float32(0), np.float32(1.25)}
     # 28,000 draws: the standard error of the share is 0.0024.
     assert abs((found == 0).mean() - 0.2) < 0.01
     assert abs((found == 0).mean(0) - 0.2).max() < 0.03
     some = np.array([17, 3, 3999])
-    assert np.array_equal(person_model.kept(some, 7, 0.2, key=5), found[some])
-    assert not np.array_equal(person_model.kept(person, 7, 0.2, key=6), found)
-    assert (person_model.kept(person, 3, 0.0, key=1) == 1).all()
+    assert np.array_equal(person_model.dropout_mask(some, 7, 0.2, key=5), found[some])
+    assert not np.array_equal(person_model.dropout_mask(person, 7, 0.2, key=6), found)
+    assert (person_model.dropout_mask(person, 3, 0.0, key=1) == 1).all()
     with pytest.raises(DataError, match="dropout=1"):
-        person_model.kept(person, 3, 1.0, key=1)
+        person_model.dropout_mask(person, 3, 1.0, key=1)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7])
 @pytest.mark.parametrize("dropout", [0.2, 1 - 2**-32])
 def test_dropout_is_that_of_a_plain_loop(width, dropout):
     person, key = np.array([0, 3, 17, 2**40]), 2**63 + 5
-    expected = kept_by_loop(person, width, dropout, key)
-    assert np.array_equal(person_model.kept(person, width, dropout, key), expected)
+    expected = dropout_by_loop(person, width, dropout, key)
+    assert np.array_equal(
+        person_model.dropout_mask(person, width, dropout, key), expected
+    )
 
 
-def test_loss_of_people_who_are_not_asked_is_nothing():
+def test_people_without_target_do_not_contribute_to_the_loss():
     logits = torch.tensor([[1.0, 2.0], [torch.inf, 0.0]], dtype=F64)
     loss, weight, gradient = person_model.loss_and_gradient(
         logits[:1].repeat(2, 1), np.array([1, -1], np.int8), None

@@ -76,7 +76,7 @@ def test_states_are_those_of_a_plain_loop_whose_gradients_add_up(cases):
     np.testing.assert_allclose(found, plain_training(cases, 4), atol=1e-5)
 
 
-def test_a_state_knows_its_region_and_three_days_alone(cases):
+def test_a_state_depends_on_its_region_and_three_days_only(cases):
     model, _ = fitted(cases)
     before = model.states(history_of(cases))
     changed = cases.copy()

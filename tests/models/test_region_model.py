@@ -186,7 +186,7 @@ def test_a_history_is_a_checked_copy():
 # Training
 
 
-def lesson_of(training, history=None):
+def data_of(training, history=None):
     history = history or small_history()
     first = training.first_validation_day(history.days)
     inputs = Scaling.of(history, first, training.visitors).inputs(history)
@@ -206,28 +206,28 @@ def test_every_pair_of_days_is_on_one_side_of_the_border(days, horizon, share):
     except DataError:
         assert days - max(1, round(days * share)) <= horizon
         return
-    lesson = TrainingData(torch.zeros(days, 1, 1), (), first, training)
+    data = TrainingData(torch.zeros(days, 1, 1), (), first, training)
     for origin in range(days - 1):
-        early = lesson.targets(origin, validation=False)
-        late = lesson.targets(origin, validation=True)
+        early = data.targets(origin, validation=False)
+        late = data.targets(origin, validation=True)
         assert all(origin < day < first for day in early)
         assert all(max(origin + 1, first) <= day < days for day in late)
         wanted = {day for day in range(origin + 1, origin + horizon + 1) if day < days}
         assert {*early, *late} == wanted
     # Every length of forecast is trained, and every origin drawn has a target.
-    assert len(lesson.targets(0, validation=False)) == horizon
-    for day in lesson.draw(seeded()):
-        assert lesson.targets(day, validation=False)
+    assert len(data.targets(0, validation=False)) == horizon
+    for day in data.draw(seeded()):
+        assert data.targets(day, validation=False)
 
 
 def test_days_long_before_the_first_case_are_not_learned_from():
     training = TrainingSettings(horizon=2, origins_per_step=3)
     inputs = torch.zeros(20, 4, 1)
     inputs[9, 1] = inputs[14, 0] = 1
-    lesson = TrainingData(inputs, (), 16, training)
-    assert lesson.origins == (7, 8, 9, 12, 13, 14)
-    drawn = [lesson.draw(generator) for generator in map(seeded, range(40))]
-    assert {day for days in drawn for day in days} == set(lesson.origins)
+    data = TrainingData(inputs, (), 16, training)
+    assert data.origins == (7, 8, 9, 12, 13, 14)
+    drawn = [data.draw(generator) for generator in map(seeded, range(40))]
+    assert {day for days in drawn for day in days} == set(data.origins)
     assert all(len(set(days)) == 3 and days == sorted(days) for days in drawn)
     assert TrainingData(torch.zeros(20, 4, 1), (), 16, training).origins == tuple(
         range(15)
@@ -237,26 +237,26 @@ def test_days_long_before_the_first_case_are_not_learned_from():
 def test_the_gradient_is_that_of_the_whole_error():
     # Cutting at the states saves memory and must change nothing.
     training = TrainingSettings(horizon=2, origins_per_step=99, steps=1)
-    lesson = lesson_of(training)
+    data = data_of(training)
     model = network().double()
     graphs = tuple(
         flow_graph(small_history().flows.moves(day), torch.float64) for day in range(12)
     )
-    lesson = TrainingData(
-        lesson.inputs.double(), graphs, lesson.first_validation_day, training
+    data = TrainingData(
+        data.inputs.double(), graphs, data.first_validation_day, training
     )
-    states = model.encoder.states(lesson.inputs, graphs)
-    border, pieces = lesson.first_validation_day, []
+    states = model.encoder.states(data.inputs, graphs)
+    border, pieces = data.first_validation_day, []
     for origin in range(border - 1):
-        last = lesson.inputs[origin]
+        last = data.inputs[origin]
         ahead = model.decode(states[origin], last, graphs[origin], 2)
         for lead in range(2):
             if origin + 1 + lead < border:
-                truth = lesson.inputs[origin + 1 + lead, :, 0]
+                truth = data.inputs[origin + 1 + lead, :, 0]
                 pieces.append((ahead[:, lead] - truth).square().mean())
     whole = torch.stack(pieces).mean()
     wanted = torch.autograd.grad(whole, list(model.parameters()))
-    record = train(model, lesson, seeded(), silent)
+    record = train(model, data, seeded(), silent)
     assert record.training[0] == pytest.approx(whole.item(), rel=1e-12)
     norm = math.sqrt(sum(float(g.square().sum()) for g in wanted))
     scale = min(1.0, training.gradient_clip / norm)
@@ -266,24 +266,22 @@ def test_the_gradient_is_that_of_the_whole_error():
 
 def test_it_stops_early_with_the_parameters_of_the_best_step():
     training = TrainingSettings(steps=500, horizon=2, learning_rate=0.2, patience=5)
-    lesson, model, calls = lesson_of(training), network(), []
-    record = train(model, lesson, seeded(), lambda *call: calls.append(call))
+    data, model, calls = data_of(training), network(), []
+    record = train(model, data, seeded(), lambda *call: calls.append(call))
     assert len(record.validation) == record.best_step + 6 < 500
     done = [step for _, step, _ in calls]
     assert done == sorted(done)
     assert done[-1] == 500
     again = TrainingSettings(steps=1, horizon=2)
-    lesson = TrainingData(
-        lesson.inputs, lesson.graphs, lesson.first_validation_day, again
-    )
-    after = train(model, lesson, seeded(), silent)
+    data = TrainingData(data.inputs, data.graphs, data.first_validation_day, again)
+    after = train(model, data, seeded(), silent)
     assert after.validation[0] == min(record.validation)
 
 
 def test_a_learning_rate_that_blows_up_is_named():
     training = TrainingSettings(steps=30, horizon=2, learning_rate=1e30)
     with pytest.raises(SettingsError, match=r"learning_rate=1e\+30 is too large"):
-        train(network(), lesson_of(training), seeded(), silent)
+        train(network(), data_of(training), seeded(), silent)
 
 
 # Storage

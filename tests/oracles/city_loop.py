@@ -80,8 +80,8 @@ class Goals:
             target = stream.uniform() * running[-1]
             region = members[first_above(running, target)]
             far = self.distance(here, region)
-            kept = math.exp(self.bound(row, cell) - self.decay(far))
-            if stream.uniform() < kept and far >= self.radius[here]:
+            selected = math.exp(self.bound(row, cell) - self.decay(far))
+            if stream.uniform() < selected and far >= self.radius[here]:
                 return region
         return here
 

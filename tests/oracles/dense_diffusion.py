@@ -38,6 +38,6 @@ def gated_step(x, state, moves, theta):
     both = np.hstack([x, state])
     reset = sigmoid(convolve(both, moves, *theta["r"]))
     update = sigmoid(convolve(both, moves, *theta["u"]))
-    kept = np.hstack([x, reset * state])
-    candidate = np.tanh(convolve(kept, moves, *theta["c"]))
+    selected = np.hstack([x, reset * state])
+    candidate = np.tanh(convolve(selected, moves, *theta["c"]))
     return update * state + (1 - update) * candidate

@@ -12,7 +12,7 @@ def _mixed(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def kept_by_loop(person, width, dropout, key):
+def dropout_by_loop(person, width, dropout, key):
     """0 with chance ``dropout``, else 1/(1 - dropout): (people, width)."""
     out = np.zeros((len(person), width), np.float32)
     for row, one in enumerate(person.tolist()):

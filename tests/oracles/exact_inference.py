@@ -31,7 +31,7 @@ class World:
             chances[state] = chance
         return chances
 
-    def caught(self, state, here, person):
+    def infection_probability(self, state, here, person):
         """Chance that the person is infected in this slot."""
         if here[person] < 0:
             return 0.0
@@ -44,9 +44,16 @@ class World:
         for state, chance in chances.items():
             options = []
             for person, one in enumerate(state):
-                caught = self.caught(state, here, person) if one == SUSCEPTIBLE else 0.0
+                infection_probability = (
+                    self.infection_probability(state, here, person)
+                    if one == SUSCEPTIBLE
+                    else 0.0
+                )
                 options.append(
-                    [(one, 1 - caught), (EXPOSED, caught)][: 1 + (caught > 0)]
+                    [
+                        (one, 1 - infection_probability),
+                        (EXPOSED, infection_probability),
+                    ][: 1 + (infection_probability > 0)]
                 )
             _spread(options, chance, after)
         return after
@@ -74,7 +81,7 @@ def _spread(options, chance, after):
 def joint(world, tests, wrong=(0.0, 0.0), well=None):
     """The chance of each joint state at the end together with the tests.
 
-    A test (person, slot, result) tells whether the person was infected in its slot or
+    A test (person, slot, result) shows whether the person was infected in its slot or
     before; ``wrong`` are the chances of a false positive and of a false negative
     result. ``well`` is a person and a slot: only what leaves it susceptible behind
     that slot is counted, -1 for before the first one.

@@ -38,7 +38,7 @@ class Loop:
             value.requires_grad_()
         rule = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         self.server = torch.optim.Adam(self.parameters.values(), **rule)
-        self.homes = [torch.optim.Adam([row], **rule) for row in self.embeddings]
+        self.inputs = [torch.optim.Adam([row], **rule) for row in self.embeddings]
 
     def _places(self, person: int) -> list[tuple[int, int]]:
         trace = self.traces.by_person[person].tolist()
@@ -117,7 +117,7 @@ class Loop:
             mean.backward()
         else:
             self._own_gradients(losses)
-        for optimiser in (self.server, *self.homes):
+        for optimiser in (self.server, *self.inputs):
             optimiser.step()
             optimiser.zero_grad()
         return mean.item()

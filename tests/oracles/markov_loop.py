@@ -9,7 +9,7 @@ from epifalcon.mobility.traces import Traces
 
 
 def person_visits(traces: Traces, person: int) -> np.ndarray:
-    """pi_u(r | t): (slots a day, regions)."""
+    """pi_u(r | t): (slots per day, regions)."""
     day = traces.clock.slots_per_day
     made = np.zeros((day, len(traces.regions)))
     for slot in range(traces.slots):
@@ -31,7 +31,7 @@ def person_moves(traces: Traces, person: int) -> np.ndarray:
 
 
 def aggregate(traces: Traces, people: list[int], epsilon: float) -> np.ndarray:
-    """The paper's aggregate: (slots a day, regions, regions)."""
+    """The paper's aggregate: (slots per day, regions, regions)."""
     count, day = len(traces.regions), traces.clock.slots_per_day
     made = np.zeros((day, count, count))
     for person in people:

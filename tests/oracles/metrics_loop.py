@@ -59,7 +59,7 @@ def best_accuracy(scores, truth):
     return max(accuracy(scores, truth, line) for line in lines)
 
 
-def found_by_lot(scores, truth, tested):
+def found_at_random(scores, truth, tested):
     """Mean number of infected among the first, over all orders of equal scores."""
     made = []
     for order in itertools.permutations(range(len(scores))):

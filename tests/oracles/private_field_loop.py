@@ -32,13 +32,13 @@ def vector_of(here, message, cut):
                 -cut.cap, min(cut.cap, brought)
             )
         # Sorting keeps the order of equals: that in which they were visited.
-        kept = sorted(time, key=lambda region: -time[region])
-        for region in kept[: cut.places or None]:
+        selected = sorted(time, key=lambda region: -time[region])
+        for region in selected[: cut.places or None]:
             vector[begin // cut.length, region] = value[region]
     return vector
 
 
-def kept(apart, people, sigma, spreads):
+def selected(apart, people, sigma, spreads):
     """Of each difference the part that is no noise, by the likeliest spread."""
     best, least = None, math.inf
     for spread in spreads:
@@ -64,11 +64,13 @@ def excess(total, sigma, crowd, spreads, city_apart):
         count if noise > 0 else 0.0 for count, noise in zip(crowd, sigma, strict=True)
     ]
     everybody = max(sum(people), 0.5)
-    heard = [one if noise > 0 else 0.0 for one, noise in zip(total, sigma, strict=True)]
+    received = [
+        one if noise > 0 else 0.0 for one, noise in zip(total, sigma, strict=True)
+    ]
     noise = sum(one**2 for one in sigma) / everybody**2
-    city = sum(heard) / everybody * city_apart**2 / (city_apart**2 + noise)
-    apart = [one - city * count for one, count in zip(heard, people, strict=True)]
-    parts = kept(apart, people, sigma, spreads)
+    city = sum(received) / everybody * city_apart**2 / (city_apart**2 + noise)
+    apart = [one - city * count for one, count in zip(received, people, strict=True)]
+    parts = selected(apart, people, sigma, spreads)
     return [
         city + part / max(count, 0.5) for part, count in zip(parts, people, strict=True)
     ]

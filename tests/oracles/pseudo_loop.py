@@ -8,10 +8,10 @@ from tests.oracles.markov_loop import transition
 
 def place_shares(weight: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Shares of the free regions by weight, all alike if they weigh nothing."""
-    kept = np.where(free, weight, 0.0)
-    if kept.sum() == 0:
-        kept = free.astype(float)
-    return kept / kept.sum()
+    selected = np.where(free, weight, 0.0)
+    if selected.sum() == 0:
+        selected = free.astype(float)
+    return selected / selected.sum()
 
 
 def next_shares(

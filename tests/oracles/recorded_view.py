@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
-from epifalcon.federation.server_view import PlaceTotals, Seen
+from epifalcon.federation.server_view import PlaceTotals, ServerMessage
 
 
 @dataclass(eq=False)
@@ -17,9 +17,9 @@ class RecordedView:
     each_upload: bool = True
     """Whether cohorts send a row for each upload instead of sums."""
     sample: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    messages: list[tuple[int, Seen]] = field(default_factory=list, init=False)
+    messages: list[tuple[int, ServerMessage]] = field(default_factory=list, init=False)
 
-    def saw(self, sender: int, message: Seen) -> None:
+    def record(self, sender: int, message: ServerMessage) -> None:
         number = (
             0 if isinstance(message, PresenceUpload | PlaceTotals) else message.round
         )

@@ -64,7 +64,7 @@ class Place:
 
 def loop_with_draws(world: World, draws: SellkeDraws) -> Story:
     settings = world.settings
-    left = draws.resistance.tolist()
+    left = draws.threshold.tolist()
     latent = draws.latent_slots.tolist()
     choice = draws.source_choice.tolist()
     stays = list(
@@ -75,7 +75,7 @@ def loop_with_draws(world: World, draws: SellkeDraws) -> Story:
         wait = latent[person] if settings.seed_state == "exposed" else 0
         begin(story, person, (0, wait), stays[person])
     for slot, here in enumerate(world.by_slot):
-        places = look_around(world, story, slot, here)
+        places = count_places(world, story, slot, here)
         hazards = [hazard(world, place) for place in places]
         fresh = []
         for person, region in enumerate(here):
@@ -105,7 +105,7 @@ def begin(
         story.onset_slot[person] = slot + wait + onset_after
 
 
-def look_around(world: World, story: Story, slot: int, here: list[int]) -> list[Place]:
+def count_places(world: World, story: Story, slot: int, here: list[int]) -> list[Place]:
     places = [Place(factor) for factor in world.factor]
     infection, infectious = story.infection_slot, story.infectious_slot
     recovery, onset = story.recovery_slot, story.onset_slot

@@ -40,7 +40,7 @@ def twins(epsilon: float, people: int = 6000, regions: int = 11) -> World:
     return World(Traces(same, clock, city.regions), made.model, made.cases)
 
 
-def wish(method: str, copies: int = 2, count: int = 3) -> PseudoSettings:
+def settings_for(method: str, copies: int = 2, count: int = 3) -> PseudoSettings:
     domains = DomainSettings(count=count, least_regions=copies + 1)
     return PseudoSettings(method=method, pseudo_copies=copies, domains=domains)
 

@@ -23,7 +23,7 @@ def test_replacing_a_row_moves_it_twice_as_far():
     assert gaussian(relation="replace").squared_mu("visit") == pytest.approx(1.0)
 
 
-def test_silence_cannot_be_hidden_from_who_sees_each_upload():
+def test_add_remove_is_refused_for_an_adversary_that_sees_each_upload():
     with pytest.raises(SettingsError, match="add-remove"):
         gaussian(relation="add-remove")
     assert gaussian(relation="add-remove", adversary="sums").sensitivity == 0.1

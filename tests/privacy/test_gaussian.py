@@ -101,7 +101,7 @@ def test_nothing_shares_noise_with_anything_else():
     assert len(np.unique(values)) == values.size
 
 
-def test_two_values_never_meet_under_one_noise():
+def test_two_values_never_share_one_noise():
     with pytest.raises(DataError, match="person 4 has place 7"):
         NoiseRows(np.array([4, 5, 4]), np.array([7, 7, 7]))
     with pytest.raises(DataError, match="person 4 has place 7"):

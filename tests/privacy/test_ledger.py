@@ -110,7 +110,7 @@ def test_noise_calibrated_to_the_budget_lasts_exactly_the_run(unit):
         ledger.record(upload(turn, sigma))
     before = state(ledger)
     assert ledger.spent().epsilon()[unit] == pytest.approx(8)
-    with pytest.raises(BudgetExceededError, match=f"one {unit}.*granted are 8"):
+    with pytest.raises(BudgetExceededError, match=f"one {unit}.*the budget is 8"):
         ledger.record(upload(rounds, sigma))
     assert state(ledger) == before
 
@@ -120,10 +120,10 @@ def test_a_refusal_changes_nothing_and_ends_with_4():
     ledger = Ledger(Budget(person=limit))
     ledger.record(upload(0))
     before = state(ledger)
-    with pytest.raises(BudgetExceededError) as caught:
+    with pytest.raises(BudgetExceededError) as raised:
         # The first of the two would still fit.
         ledger.record(upload(1), upload(1, channel="upload/1"))
-    assert caught.value.exit_code == 4
+    assert raised.value.exit_code == 4
     assert state(ledger) == before
     ledger.record(upload(1))
     with pytest.raises(BudgetExceededError):
@@ -225,24 +225,24 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_tampering_shows_without_the_checkpoint(name):
-    with pytest.raises(EpifalconError) as caught:
+def test_tampering_is_detected_without_the_checkpoint(name):
+    with pytest.raises(EpifalconError) as raised:
         Ledger.from_lines(spoil(FAULTS[name]))
-    assert isinstance(caught.value, CorruptFileError | DataError)
-    assert isinstance(caught.value, CorruptFileError) or name == "first line removed"
+    assert isinstance(raised.value, CorruptFileError | DataError)
+    assert isinstance(raised.value, CorruptFileError) or name == "first line removed"
 
 
 @pytest.mark.parametrize("dropped", [1, 3, 8])
-def test_a_cut_end_shows_by_the_head(dropped):
+def test_truncation_is_detected_by_the_head(dropped):
     ledger = filled()
     lines = ledger.to_lines().splitlines(keepends=True)
     short = "".join(lines[:-dropped])
     assert len(Ledger.from_lines(short).releases) == 8 - dropped
-    with pytest.raises(CorruptFileError, match="cut off"):
+    with pytest.raises(CorruptFileError, match="truncated"):
         Ledger.from_lines(short, head=ledger.head)
 
 
-def test_every_flipped_byte_shows():
+def test_every_flipped_byte_is_detected():
     ledger = filled(2)
     text = ledger.to_lines().encode()
     for index in range(len(text)):
@@ -278,7 +278,7 @@ def test_a_replayed_round_is_neither_forgotten_nor_counted_twice():
     assert state(again) == state(filled(5))
 
 
-def test_a_checkpoint_of_a_replay_knows_of_rounds_still_to_be_done_again():
+def test_a_checkpoint_of_a_replay_includes_rounds_still_to_be_repeated():
     # Killed after round 4, resumed from 2, and killed again after round 3: the
     # checkpoint's head is the ledger's, which holds round 3 already.
     whole = filled(4)
@@ -309,7 +309,7 @@ def test_a_journal_holds_every_record_at_once(tmp_path):
     assert state(again) == state(ledger)
     again.record(upload(3))
     assert path.read_text() == again.to_lines()
-    with pytest.raises(SettingsError, match="begun with"):
+    with pytest.raises(SettingsError, match="has the budget"):
         Ledger.open(path, budget=Budget(person=2000))
 
 

@@ -24,7 +24,7 @@ from tests.oracles.cities import cities
 from tests.oracles.markov_loop import transition
 from tests.oracles.pseudo_loop import next_shares, place_shares
 from tests.oracles.recurrence_attack import recurrence_error
-from tests.privacy.pseudo_worlds import p_value, twins, wish, world_of
+from tests.privacy.pseudo_worlds import p_value, settings_for, twins, world_of
 
 CASES = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -82,7 +82,7 @@ def test_the_cases_shape_the_domains():
     world = twins(1e-3, people=2000)
     hot = np.zeros((11, 2))
     hot[[2, 4, 6, 8]] = 50
-    chosen = wish("plausible", copies=1, count=2)
+    chosen = settings_for("plausible", copies=1, count=2)
     made = generate(world.traces, world.model, hot, chosen, np.random.default_rng(0))
     beside_hot = made.pseudo[0][world.traces.by_slot == 2]
     assert set(beside_hot.tolist()) <= {4, 6, 8}
@@ -94,7 +94,7 @@ def village():
     return world_of(build_city(city, np.random.default_rng(0)), epsilon=1e-8)
 
 
-def lives_in(world, copies=2, seed=0, least=60):
+def resident_of(world, copies=2, seed=0, least=60):
     domains = DomainSettings(count=4, least_regions=least)
     chosen = PseudoSettings(method="recurring", pseudo_copies=copies, domains=domains)
     rng = np.random.default_rng(seed)
@@ -109,22 +109,24 @@ def lives_of_twins(world, candidates):
     return made.pseudo[0], world.traces.by_slot[:, 0]
 
 
-def test_a_pseudo_life_recurs_exactly_when_the_true_one_does(village):
-    for pseudo in lives_in(village).pseudo:
+def test_a_recurring_pseudo_trace_recurs_exactly_when_the_true_one_does(village):
+    for pseudo in resident_of(village).pseudo:
         for real, made_up in zip(village.traces.by_person, pseudo.T, strict=True):
             assert same_split(real, made_up)
 
 
-def test_a_pseudo_life_shares_no_place_with_the_true_one_or_another_copy(village):
-    made = lives_in(village)
+def test_a_recurring_pseudo_trace_shares_no_place_with_the_true_one_or_another_copy(
+    village,
+):
+    made = resident_of(village)
     for person in range(village.traces.people):
         lives = [village.traces.by_slot[:, person], *made.pseudo[:, :, person]]
         sets = [{*life.tolist()} - {-1} for life in lives]
         assert len(set.union(*sets)) == sum(len(one) for one in sets)
 
 
-def test_a_pseudo_life_meets_the_epidemic_domains_of_the_true_one(village):
-    made = lives_in(village, seed=5)
+def test_a_recurring_pseudo_trace_has_the_epidemic_domains_of_the_true_one(village):
+    made = resident_of(village, seed=5)
     rng = np.random.default_rng(5)
     chosen = DomainSettings(count=4, least_regions=60)
     domain = epidemic_domains(village.traces.regions, village.cases, chosen, rng)
@@ -137,7 +139,7 @@ def test_a_pseudo_life_meets_the_epidemic_domains_of_the_true_one(village):
 @given(cities(), st.integers(1, 3))
 def test_one_true_region_has_one_pseudo_region_however_small_the_city(traces, copies):
     world = world_of(traces)
-    chosen = wish("recurring", copies)
+    chosen = settings_for("recurring", copies)
     rng = np.random.default_rng(0)
     made = generate(traces, world.model, world.cases, chosen, rng)
     for pseudo in made.pseudo:
@@ -197,7 +199,7 @@ def test_among_many_candidates_the_moves_decide():
     assert p_value(np.concatenate(conditions), drawn, shares) > 1e-3
 
 
-def test_recurrence_finds_walkers_but_not_pseudo_lives(village):
+def test_recurrence_finds_walkers_but_not_recurring_traces(village):
     error = {}
     for method in ("plausible", "recurring"):
         rng = np.random.default_rng(1)
@@ -210,11 +212,11 @@ def test_recurrence_finds_walkers_but_not_pseudo_lives(village):
 
 def drawn_by(method, world, copies=2):
     rng = np.random.default_rng(4)
-    settings = wish(method, copies)
+    settings = settings_for(method, copies)
     return generate(world.traces, world.model, world.cases, settings, rng).pseudo
 
 
-RIVALS = {
+BASELINES = {
     "uniform": lambda _model, _slot, _last, free: free / free.sum(),
     "aggregate": lambda model, slot, _last, free: place_shares(
         model.visits[slot % len(model.visits)], free
@@ -223,11 +225,11 @@ RIVALS = {
 }
 
 
-@pytest.mark.parametrize("method", RIVALS)
-def test_rivals_draw_from_all_free_regions(method):
+@pytest.mark.parametrize("method", BASELINES)
+def test_baselines_draw_from_all_free_regions(method):
     world = twins(1e-3)
     pseudo = drawn_by(method, world)
-    assert fit(world, pseudo, partial(RIVALS[method], world.model)) > 1e-3
+    assert fit(world, pseudo, partial(BASELINES[method], world.model)) > 1e-3
 
 
 @njit()

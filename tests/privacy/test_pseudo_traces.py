@@ -15,7 +15,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_generators import GENERATORS, generate
 from epifalcon.privacy.pseudo_traces import Method, PseudoTraces
 from tests.oracles.cities import cities, random_traces
-from tests.privacy.pseudo_worlds import World, wish, world_of
+from tests.privacy.pseudo_worlds import World, settings_for, world_of
 
 CASES = settings(max_examples=40, deadline=None, derandomize=True)
 every_method = pytest.mark.parametrize("method", GENERATORS)
@@ -23,7 +23,7 @@ every_method = pytest.mark.parametrize("method", GENERATORS)
 
 def make(method, world: World, copies=2, seed=0):
     rng = np.random.default_rng(seed)
-    chosen = wish(method, copies)
+    chosen = settings_for(method, copies)
     return generate(world.traces, world.model, world.cases, chosen, rng)
 
 
@@ -38,7 +38,7 @@ def test_there_is_a_generator_for_each_method_of_the_settings():
 @every_method
 @CASES
 @given(cities(), st.sampled_from([0.0, 1e-8, 0.3]), st.integers(0, 4))
-def test_claims_are_valid_distinct_and_due(method, traces, epsilon, copies):
+def test_claims_are_valid_distinct_and_observed(method, traces, epsilon, copies):
     made = make(method, world_of(traces, epsilon), copies)
     regions = len(traces.regions)
     assert made.pseudo.shape == (copies, *traces.by_slot.shape)
@@ -66,8 +66,8 @@ def test_a_city_of_one_region_has_no_pseudo_place(method):
 
 @every_method
 def test_more_copies_begin_with_the_fewer_ones_and_the_seed_decides(method):
-    world, told = town(), []
-    chosen = wish(method, 4)
+    world, result = town(), []
+    chosen = settings_for(method, 4)
     rng = np.random.default_rng(0)
     many = generate(
         world.traces,
@@ -75,9 +75,9 @@ def test_more_copies_begin_with_the_fewer_ones_and_the_seed_decides(method):
         world.cases,
         chosen,
         rng,
-        lambda *step: told.append(step),
+        lambda *step: result.append(step),
     )
-    assert told[-1] == ("pseudo traces", 300, 300)
+    assert result[-1] == ("pseudo traces", 300, 300)
     few = replace(chosen, pseudo_copies=2)
     for seed in (0, 1):
         rng = np.random.default_rng(seed)
@@ -133,16 +133,16 @@ def test_a_good_record_is_read_only_and_counts_what_is_missing():
 
 
 @pytest.mark.parametrize(
-    ("copies", "told"),
+    ("copies", "result"),
     [
         ([[[0, 2], [3, -1]]], "true place in slot 0"),
-        ([[[1, 2], [3, 0]]], "slot 1: none is due"),
+        ([[[1, 2], [3, 0]]], "slot 1, which was not observed"),
         ([[[1, 2], [4, -1]]], "-1 to 3"),
         ([[[1, -2], [3, -1]]], "-1 to 3"),
         ([[[1, 2], [3, -1]], [[2, 2], [0, -1]]], "two copies claim one place in"),
         ([[[1, 2, 3], [3, -1, -1]]], "shape"),
     ],
 )
-def test_a_record_that_breaks_its_promise_is_refused(copies, told):
-    with pytest.raises(DataError, match=told):
+def test_an_invalid_record_is_refused(copies, result):
+    with pytest.raises(DataError, match=result):
         beside(*copies)

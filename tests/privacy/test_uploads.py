@@ -57,8 +57,8 @@ def test_noise_covers_true_and_pseudo_alike():
     noise = perturb(rows, claims, BARE, key()) - perturb(rows, claims, silent, key())
     assert in_interval(noise[claims.true], 0.2)
     assert in_interval(noise[~claims.true], 0.2)
-    told = stats.ks_2samp(noise[claims.true].flatten(), noise[~claims.true].flatten())
-    assert told.pvalue > SURE
+    result = stats.ks_2samp(noise[claims.true].flatten(), noise[~claims.true].flatten())
+    assert result.pvalue > SURE
 
 
 def test_a_true_place_met_again_by_a_pseudo_trace_is_refused():
@@ -87,7 +87,7 @@ def test_more_places_than_the_receipt_counts_are_refused():
         {"place": np.array([1])},
     ],
 )
-def test_claims_that_make_no_sense(wrong):
+def test_invalid_claims_are_refused(wrong):
     good = {
         "people": np.array([5, 6]),
         "row": np.array([0, 1]),
@@ -97,5 +97,5 @@ def test_claims_that_make_no_sense(wrong):
     assert Claims(**good).noise_rows().person.tolist() == [5, 6]
     with pytest.raises(DataError):
         Claims(**{**good, **wrong})
-    with pytest.raises(DataError, match="one a person"):
+    with pytest.raises(DataError, match="one per person"):
         perturb(rows_of(3), Claims(**good), BARE, key())

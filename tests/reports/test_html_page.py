@@ -48,7 +48,7 @@ def test_text_cannot_become_markup(picture):
     assert 'alt="&lt;script' in page
 
 
-def test_a_page_looks_as_stored(picture, stored_page):
+def test_a_page_is_as_stored(picture, stored_page):
     table = Table("T", ["a", "why", "b"], [["x", "noise", "1.5 ± 0.2"], ["y", "", "-"]])
     page = Page(
         title="Title",

@@ -77,7 +77,7 @@ def person(epsilon):
     return {**SPENT["epsilon"], "person": epsilon}
 
 
-def test_the_card_looks_as_stored(stored_page):
+def test_the_card_is_as_stored(stored_page):
     page = card(releases=[row(1.0), row(1.9, "test"), row(0.5, channel="upload/1")])
     text = page.page("epifalcon audit '<b>'").to_html()
     assert "&lt;b&gt;" in text
@@ -89,38 +89,42 @@ def test_a_bound_is_quoted_with_all_that_it_needs_to_mean_something():
     said = card().sentence()
     for word in ("epsilon 8", "delta 1e-06", "a server that sees every upload"):
         assert word in said
-    assert "the odds of a guess may grow 2,981 times, a weak bound" in said
+    assert "the odds of a guess can increase 2,981 times, a weak bound" in said
     assert "epsilon is 8.91" in said
-    assert "2 things leave without any bound" in said
-    assert "results leave" not in said
+    assert "2 channels have no bound" in said
+    assert "results are sent" not in said
     domains = {"channel": "pseudo domains", "what": "cases", "rounds": 1}
     bare = card(unprotected=[domains])
-    assert "results leave without noise" in bare.sentence()
-    assert any("pseudo domains" in one for one in bare.figures()["caveats"])
+    assert "results are sent without noise" in bare.sentence()
+    assert any("pseudo domains" in one for one in bare.as_plain()["caveats"])
 
 
 @pytest.mark.parametrize(
     ("epsilon", "words", "odds"),
     [
-        (0.5, "the odds of a guess may grow 1.65 times", math.exp(0.5)),
-        (8.0, "the odds of a guess may grow 2,981 times, a weak bound", math.exp(8)),
-        (10.5, "nothing that matters is ruled out", math.exp(10.5)),
-        (12345.6, "nothing that matters is ruled out", None),
+        (0.5, "the odds of a guess can increase 1.65 times", math.exp(0.5)),
+        (
+            8.0,
+            "the odds of a guess can increase 2,981 times, a weak bound",
+            math.exp(8),
+        ),
+        (10.5, "no useful bound on any guess", math.exp(10.5)),
+        (12345.6, "no useful bound on any guess", None),
     ],
 )
-def test_what_an_epsilon_means_is_said_in_words(epsilon, words, odds):
+def test_the_meaning_of_an_epsilon_is_stated(epsilon, words, odds):
     found = card(epsilon=person(epsilon))
-    assert dict(found.tables()[0].rows)["for a person this means"] == words
-    assert found.figures()["odds"] == (None if odds is None else pytest.approx(odds))
-    assert ("too large to rule anything out" in found.sentence()) == (epsilon > 10)
+    assert dict(found.tables()[0].rows)["meaning for a person"] == words
+    assert found.as_plain()["odds"] == (None if odds is None else pytest.approx(odds))
+    assert ("too large for a useful guarantee" in found.sentence()) == (epsilon > 10)
 
 
 @pytest.mark.parametrize("mode", ["off", "paper"])
 def test_without_noise_no_epsilon_is_named(mode):
     none = dict.fromkeys(("visit", "day", "person"))
     found = card(releases=(), mode=mode, epsilon=none, other=None)
-    assert found.figures()["epsilon_claimed"] is None
-    assert found.figures()["epsilon_lower_bound"] is None
+    assert found.as_plain()["epsilon_claimed"] is None
+    assert found.as_plain()["epsilon_lower_bound"] is None
     assert "8" not in found.sentence().partition(".")[0]
 
 
@@ -128,11 +132,11 @@ def test_the_strongest_attack_is_the_one_that_gains_most_over_a_blind_guess():
     attacks = [
         attack("places", 0.5, 0.9),
         attack("results", 0.2, 0.5),
-        attack("untold", None),
+        attack("undefined", None),
         attack("of three people", 0.4, 0.9, spread=0.5),
     ]
     found = card(attacks)
-    assert "strongest attack tried, places, was wrong in 50.0%" in found.sentence()
+    assert "strongest attack, places, was wrong in 50.0%" in found.sentence()
     assert "of three people" in dict(found.tables()[-1].rows)["few people"]
     assert found.tables()[2].rows[3][2] == "-10.0% to 90.0%, too few"
     open_places = card([attack("norm", 0.0, 0.0)], (), mode="off")
@@ -142,18 +146,18 @@ def test_the_strongest_attack_is_the_one_that_gains_most_over_a_blind_guess():
 def test_the_lower_bound_stands_beside_the_claim_of_the_same_rounds():
     run = [row(1.0), row(0.5, channel="upload/1")]
     found = card(releases=[*run, row(1.9, "test"), row(9.0, "bare")])
-    figures = found.figures()
-    assert figures["epsilon_claimed"] == 8.0
-    assert figures["epsilon_lower_bound"] == 1.0
-    assert figures["epsilon_claimed_there"] == 2.0
-    assert figures["epsilon_lower_bound_of"] == {
+    plain = found.as_plain()
+    assert plain["epsilon_claimed"] == 8.0
+    assert plain["epsilon_lower_bound"] == 1.0
+    assert plain["epsilon_claimed_there"] == 2.0
+    assert plain["epsilon_lower_bound_of"] == {
         "channel": "upload/0",
         "way": "each upload",
         "unit": "visit",
         "rounds": [0, 1, 28, 29],
     }
-    assert (figures["epsilon_test"], figures["epsilon_replace"]) == (8.91, 18.65)
-    endless = card(other=OtherRelations(test=math.inf, replace=math.inf)).figures()
+    assert (plain["epsilon_test"], plain["epsilon_replace"]) == (8.91, 18.65)
+    endless = card(other=OtherRelations(test=math.inf, replace=math.inf)).as_plain()
     assert endless["epsilon_test"] is None
 
 
@@ -162,10 +166,10 @@ def test_canaries_have_a_line_for_each_channel_and_contradictions_are_named():
     (line,) = card(releases=found).tables()[3].rows
     assert line[:4] == ["upload/0", "each upload", "visit", "4"]
     assert line[4:9] == ["2", "1", "2", "1.9", "1.300"]
-    assert line[9] == "bare: a value 1.3 clips long left, the clip allows 1"
+    assert line[9] == "bare: a released value is 1.3 clips long, allowed is 1"
     (finding,) = card(releases=[row(3.0)]).findings
     assert finding == (
-        "upload/0, run strength, each upload: epsilon is 3 or more, claimed 2"
+        "upload/0, run strength, each upload: epsilon is at least 3, claimed 2"
     )
 
 
@@ -186,4 +190,4 @@ def test_tables_of_channels_leave_nothing_out():
     field = replace(held, trained=False)
     assert list(dict(field.unprotected)) == ["places", "upload/0"]
     both = guarantee(relation="replace and zero-out", adversary="each-upload and sums")
-    assert "only sums over people" in dict(both.epsilon_table().rows)["from"]
+    assert "only sums over people" in dict(both.epsilon_table().rows)["against"]

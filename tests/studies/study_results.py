@@ -5,7 +5,7 @@ from functools import cache
 from epifalcon.experiments.run_folder import FollowUpResult, MethodFailure
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Cell, Study, StudyRequest, plan_study
-from tests.studies import measured_figures
+from tests.studies import method_results
 
 VALUES = {
     "audit": ("norm", "energy", "consistency", "moves", "result from rows", "random"),
@@ -16,26 +16,26 @@ VALUES = {
 
 @cache
 def earned(seed, skill):
-    return measured_figures.measured(seed, skill, people=300)
+    return method_results.method_result(seed, skill, people=300)
 
 
 def made_up(study, work, scale="hamlet", seeds=2, methods=()):
     """The study as if it had run: a method's skill is by the length of its name."""
-    planned = plan_study(
+    study_plan = plan_study(
         study, StudyRequest(scale=scale, seeds=seeds, methods=methods), work
     )
     found = {}
-    for cell in planned.cells:
+    for cell in study_plan.cells:
         for method in cell.methods:
             skill = 0.5 + len(method) % 5 / 2
-            by_seed = {seed: earned(seed, skill) for seed in planned.seeds}
+            by_seed = {seed: earned(seed, skill) for seed in study_plan.seeds}
             found.setdefault(cell.label, {})[method] = by_seed
-            for seed in planned.seeds:
+            for seed in study_plan.seeds:
                 if cell.then is not None:
                     values = dict.fromkeys(VALUES[cell.then], 0.1 + seed / 10)
-                    place = planned.plans[cell.label].place(seed, method)
+                    place = study_plan.plans[cell.label].place(seed, method)
                     FollowUpResult(values, 3.6).save(place / cell.then)
-    return StudyRun(planned, found)
+    return StudyRun(study_plan, found)
 
 
 def nothing(_result):
@@ -62,4 +62,4 @@ def failed(ran, cell, method, seed, why="it broke"):
     """The same, but one run has failed."""
     found = {label: dict(one) for label, one in ran.results.items()}
     found[cell][method] = {**found[cell][method], seed: MethodFailure(why)}
-    return StudyRun(ran.planned, found)
+    return StudyRun(ran.study_plan, found)

@@ -63,11 +63,11 @@ def selected_on_test(**changes):
 
 
 def test_only_a_run_that_names_it_is_given_test_people(tmp_path):
-    honest = context_of(town.begun(tmp_path), "falcon")
+    honest = context_of(town.inputs(tmp_path), "falcon")
     assert honest.test_people is None
     assert honest.all_cases is None
     named = context_of(
-        town.begun(tmp_path, stopping=selected_on_test().stopping), "falcon"
+        town.inputs(tmp_path, stopping=selected_on_test().stopping), "falcon"
     )
     truth = town.epidemic().labels.hidden.open("a test")
     np.testing.assert_array_equal(named.test_people.people, truth.person)
@@ -78,9 +78,9 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
     truth = town.epidemic().labels.hidden.open("a test")
     chosen = Selection(truth.person, truth.infected)
     task = replace(town.task(selected_on_test()), test_people=chosen)
-    assert len(task.division.held_back) == 0
+    assert len(task.split.held_back) == 0
     found = fit(task)
-    assert found.validation_auc == max(look.auc for look in found.looks)
+    assert found.validation_auc == max(check.auc for check in found.checks)
     risk, infected = found.probability[truth.person], truth.infected
     pairs = risk[infected][:, None] - risk[~infected]
     auc = (pairs > 0).mean() + (pairs == 0).mean() / 2
@@ -101,37 +101,39 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
         ("hgnn", {"stopping": "test"}, " (selected on test people)"),
     ],
 )
-def test_titles_say_what_is_not_honest(method, changed, mark):
+def test_titles_name_leaks(method, changed, mark):
     settings = town.with_cases(changed.get("cases", "reported"))
     if "stopping" in changed:
         settings = replace(settings, stopping=StoppingSettings(selected_on="test"))
     if method == "hgnn":
         settings = settings.central()
-    told = {
+    diagnostics = {
         "macro_cases": settings.macro_cases,
         "selected_on": settings.stopping.selected_on,
         "spent": {"mode": settings.privacy.mode},
     }
-    outcome = Outcome(method=method, probability=np.zeros(3), seconds=1.0, told=told)
+    outcome = Outcome(
+        method=method, probability=np.zeros(3), seconds=1.0, diagnostics=diagnostics
+    )
     title = {"falcon": "Falcon, off", "hgnn": "HGNN"}[method]
     assert outcome.title == title + mark
 
 
 @pytest.mark.parametrize("scale", ["hamlet", "full"])
 def test_the_study_has_the_papers_rows_and_every_step(scale, tmp_path):
-    planned = plan_study(STUDY, StudyRequest(scale=scale), tmp_path)
-    cells = {cell.label: cell for cell in planned.cells}
+    study_plan = plan_study(STUDY, StudyRequest(scale=scale), tmp_path)
+    cells = {cell.label: cell for cell in study_plan.cells}
     assert len([one for one in cells.values() if one.published]) == 6 + 5
     assert {"HGNN", *PARTS} <= cells.keys()
-    steps = [cell for cell in planned.cells if "step" in cell.facts]
+    steps = [cell for cell in study_plan.cells if "step" in cell.facts]
     assert len(steps) == len(LADDER) + 1
     for before, after in itertools.pairwise(steps):
         assert after.against[0].cell == before.label
-    protocols = [protocol(planned, cell, "falcon") for cell in steps]
+    protocols = [protocol(study_plan, cell, "falcon") for cell in steps]
     both = "all cases, selected on test people"
     assert protocols[:3] == [both, "reported, selected on test people", "reported"]
     assert set(protocols[3:]) == {"reported"}
-    last = planned.plans[steps[-2].label].experiment
+    last = study_plan.plans[steps[-2].label].experiment
     assert last.privacy.is_published
     assert last.region.is_published
-    assert planned.plans[steps[-1].label].experiment.stopping == StoppingSettings()
+    assert study_plan.plans[steps[-1].label].experiment.stopping == StoppingSettings()

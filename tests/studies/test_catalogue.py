@@ -13,7 +13,7 @@ from epifalcon.studies.own.frontier import STUDY as FRONTIER
 from epifalcon.studies.study import SCALES, StudyRequest, plan_study
 from epifalcon.studies.study_rows import protocol, study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown, findings, result_tables
-from tests.studies.measured_figures import plan
+from tests.studies.method_results import plan
 from tests.studies.study_results import made_up
 
 NAMES = [
@@ -23,15 +23,15 @@ NAMES = [
 each_study = pytest.mark.parametrize("name", NAMES)
 
 
-def planned(name, scale):
+def study_plan(name, scale):
     return plan_study(catalogue.find_study(name), StudyRequest(scale=scale), Path("w"))
 
 
 def test_the_names_are_those_that_are_relied_on():
     assert catalogue.study_names() == NAMES
-    told = catalogue.told_studies()
-    assert [one["name"] for one in told] == NAMES
-    for one in told:
+    protocols = catalogue.study_entries()
+    assert [one["name"] for one in protocols] == NAMES
+    for one in protocols:
         hamlet, full = (one["scales"][scale]["cpu_hours"] for scale in SCALES)
         assert 0 < hamlet < full
 
@@ -39,7 +39,7 @@ def test_the_names_are_those_that_are_relied_on():
 @pytest.mark.parametrize("scale", SCALES)
 @each_study
 def test_every_plan_can_be_made(name, scale):
-    made = planned(name, scale)
+    made = study_plan(name, scale)
     labels = [cell.label for cell in made.cells]
     assert len(set(labels)) == len(labels)
     by_label = {cell.label: cell for cell in made.cells}
@@ -59,7 +59,7 @@ def test_every_plan_can_be_made(name, scale):
 def test_overall_has_every_method_once_and_no_ceiling_of_other_worlds(scale):
     ours = {one.name for one in entries() if not one.is_own}
     for name in ("overall", "omicron"):
-        for group, cells in grouped(planned(name, scale).cells).items():
+        for group, cells in grouped(study_plan(name, scale).cells).items():
             found = [one for cell in cells for one in cell.methods]
             twice = [one for one in set(found) if found.count(one) > 1]
             assert set(found) == ours - {"hbp-true-factors"}, group
@@ -92,22 +92,24 @@ def test_every_study_has_tables_plots_and_findings(name, tmp_path):
     assert not any(word in " ".join(said) for word in ("None", "nan", "{", "  "))
 
 
-def test_leaks_are_told_as_such():
-    made = planned("ablation", "hamlet")
-    told = {cell.label: protocol(made, cell, cell.methods[0]) for cell in made.cells}
-    leaking = {label for label, word in told.items() if word == "all cases"}
-    assert leaking == {label for label in told if "everybody's cases" in label}
+def test_leaks_are_marked_in_the_protocol():
+    made = study_plan("ablation", "hamlet")
+    protocols = {
+        cell.label: protocol(made, cell, cell.methods[0]) for cell in made.cells
+    }
+    leaking = {label for label, word in protocols.items() if word == "all cases"}
+    assert leaking == {label for label in protocols if "everybody's cases" in label}
     assert len(leaking) == 6
 
 
 def test_the_stages_end_on_the_papers_days():
-    plans = planned("stages", "full").plans
+    plans = study_plan("stages", "full").plans
     days = [plans[one].experiment.city.clock.days for one in ("before", "after")]
     assert days == [10, 14]
 
 
 def test_worlds_begin_where_nothing_was_chosen_by():
-    assert planned("worlds", "full").seeds[0] == 10
+    assert study_plan("worlds", "full").seeds[0] == 10
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_worlds_begin_where_nothing_was_chosen_by():
         {"told": {"spent": {"epsilon": {"person": 8.0}}}},
     ],
 )
-def test_what_was_spent_is_found_where_methods_tell_it(meta, tmp_path):
+def test_spent_epsilon_is_read_from_diagnostics(meta, tmp_path):
     origin, mine = store.Origin.now({}, 1), plan(tmp_path / "out", ["hbp"], [0])
     place = mine.place(0, "hbp") / PREDICTION
     store.write(place, "prediction", {}, meta=meta, origin=origin)
@@ -135,11 +137,11 @@ def with_epsilons(result):
     return result
 
 
-def test_a_panel_shows_what_was_promised_for_its_unit_alone(tmp_path):
+def test_a_panel_shows_only_rows_of_its_unit(tmp_path):
     result = with_epsilons(study_result(made_up(FRONTIER, tmp_path)))
     figure = FRONTIER.draw(result)["frontier"].figure
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles[:3] == ["For a person", "For a day", "For a visit"]
+    assert titles[:3] == ["Per person", "Per day", "Per visit"]
     epsilons = sorted(
         {x for line in figure.axes[0].get_lines() for x in line.get_xdata()}
     )

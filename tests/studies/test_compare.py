@@ -9,28 +9,28 @@ from epifalcon.experiments.run_folder import RECALLS, MethodFailure
 from epifalcon.reports import plot_style
 from epifalcon.studies.compare import plan_of
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study_report import keep_comparison
+from epifalcon.studies.study_report import write_comparison
 from epifalcon.studies.study_rows import study_result
-from epifalcon.studies.study_tables import recalibration_tables, screen_tables
-from tests.studies.measured_figures import found, measured, plan
+from epifalcon.studies.study_tables import recalibration_tables, terminal_tables
+from tests.studies.method_results import found, method_result, plan
 
 
 def compared(folder, given, preset="hamlet"):
     seeds = list(next(iter(given.values())))
-    planned = plan_of(plan(folder, given, seeds, preset))
-    result = study_result(StudyRun(planned, {preset: given}))
-    return planned, result, {row["method"]: row for row in result["rows"]}
+    study_plan = plan_of(plan(folder, given, seeds, preset))
+    result = study_result(StudyRun(study_plan, {preset: given}))
+    return study_plan, result, {row["method"]: row for row in result["rows"]}
 
 
 def test_the_best_comes_first_and_references_are_subtracted(tmp_path):
     skills = {"gcn": 0.9, "hgnn": 1.0, "hbp": 1.2, "dct": 0.1}
-    planned, result, rows = compared(tmp_path, found(skills))
+    study_plan, result, rows = compared(tmp_path, found(skills))
     assert [row["method"] for row in result["rows"]] == ["hbp", "hgnn", "gcn", "dct"]
     assert result["references"] == ["hgnn", "hbp"]
     assert set(rows["gcn"]["differences"]) == {"hgnn", "hbp"}
     assert set(rows["hgnn"]["differences"]) == {"hbp"}
     assert rows["gcn"]["differences"]["hbp"]["auc"]["compared"] == 3
-    (table,) = screen_tables(planned.study, result)
+    (table,) = terminal_tables(study_plan.study, result)
     assert list(table.columns) == [
         "method", "protocol", "AUC", "DEP", "F1", "BEP", "log loss",
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def test_a_method_above_the_ceiling_is_noted(tmp_path):
     skills = {"oracle": 0.8, "gcn": 2.0, "gat": 0.5}
     _, result, _ = compared(tmp_path, found(skills, seeds=range(5)))
     (note,) = result["notes"]
-    assert note.startswith("GCN is above the ceiling ORACLE: look for a leak")
+    assert note.startswith("GCN is above the ceiling ORACLE: check for a leak")
 
 
 def test_the_paper_stands_beside_ours_for_its_presets(tmp_path):
@@ -64,14 +64,14 @@ def test_the_paper_stands_beside_ours_for_its_presets(tmp_path):
 
 def test_recalibration_has_every_scaling_and_what_was_left(tmp_path):
     given = found({"gcn": 1.0, "dct": 1.0})
-    given["dct"][1] = measured(1, left_raw="nobody is masked")
-    planned, result, rows = compared(tmp_path, given)
+    given["dct"][1] = method_result(1, left_raw="nobody is masked")
+    study_plan, result, rows = compared(tmp_path, given)
     for name in ("brier", "log_loss", "ece"):
         scaled = rows["gcn"]["recalibrated"]
         raw = rows["gcn"]["metrics"][name]["mean"]
         assert scaled["raw"][name]["mean"] == pytest.approx(raw)
         assert scaled["platt"][name]["mean"] < raw
-    (table,) = recalibration_tables(planned.study, result)
+    (table,) = recalibration_tables(study_plan.study, result)
     assert {row[0]: row[-1] for row in table.rows}["DCT"] == "nobody is masked"
 
 
@@ -97,9 +97,9 @@ def test_files_are_written_once(tmp_path, monkeypatch):
     )
     given = found({"gcn": 0.9, "hgnn": 1.0})
     given["gcn"][1] = MethodFailure("boom | bang")
-    planned, result, _ = compared(tmp_path, given)
-    page = keep_comparison(planned, result)
-    keep_comparison(planned, result)
+    study_plan, result, _ = compared(tmp_path, given)
+    page = write_comparison(study_plan, result)
+    write_comparison(study_plan, result)
     assert sorted(saved) == [
         "differences.png", "precision-recall.png", "reliability.png",
     ]  # fmt: skip
@@ -107,5 +107,5 @@ def test_files_are_written_once(tmp_path, monkeypatch):
     text = (tmp_path / "table.md").read_text()
     assert "boom \\| bang" in text
     assert "## Recalibration on masked people" in text
-    keep_comparison(planned, {**result, "notes": ["another"]})
+    write_comparison(study_plan, {**result, "notes": ["another"]})
     assert len(saved) == 6

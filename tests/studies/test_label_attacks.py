@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks import label_inference
-from epifalcon.attacks.upload_recorder import UploadRecorder, read_notes
+from epifalcon.attacks.upload_recorder import UploadRecorder, read_statistics
 from epifalcon.federation.settings import PrivacySettings, ViewSettings
 from epifalcon.federation.training import fit
 from epifalcon.store import Origin
-from epifalcon.studies.privacy_audit import diagnoses
+from epifalcon.studies.privacy_audit import label_attacks
 from tests.studies import town
 
 SILENT = PrivacySettings(mode="paper", upload_sigma=0.001, gradient_sigma=0.001)
@@ -41,25 +41,25 @@ def recorded(tmp_path_factory):
             checkpoint_seconds=1000,
             recorder=UploadRecorder.of(task.settings),
         )
-        return task, read_notes(folder)
+        return task, read_statistics(folder)
 
     return cache(record)
 
 
-def attacked(task, notes):
+def attacked(task, statistics):
     run = SimpleNamespace(
         traces=task.traces, known=task.known, settings=task.settings, seed=task.seed
     )
-    likely = np.full(len(notes.key), 1 / (1 + notes.terms.copies))
-    return {one.name: one for one in diagnoses(run, notes, likely)}
+    likely = np.full(len(statistics.key), 1 / (1 + statistics.terms.copies))
+    return {one.name: one for one in label_attacks(run, statistics, likely)}
 
 
 @pytest.mark.parametrize("kind", ["embedding", "status"])
 def test_validation_people_are_left_out_and_counted(recorded, kind):
-    task, notes = recorded(kind)
-    held_back = np.isin(notes.people, task.division.held_back)
-    status = task.known.status[notes.people]
-    found = attacked(task, notes)
+    task, statistics = recorded(kind)
+    held_back = np.isin(statistics.people, task.split.held_back)
+    status = task.known.status[statistics.people]
+    found = attacked(task, statistics)
     count = np.count_nonzero(held_back)
     assert count > 1
     kinds = ("rows", "rows and gradients") if kind == "status" else ("rows",)
@@ -71,23 +71,23 @@ def test_validation_people_are_left_out_and_counted(recorded, kind):
     for one in found.values():
         assert f"without {count} validation people" in one.what
     # To their devices' messages they are untested, so mixed in they spoil it.
-    told = label_inference.from_gradients(notes)
-    mixed = label_inference.judge(told, status).tested.estimate
+    guess = label_inference.from_gradients(statistics)
+    mixed = label_inference.evaluate(guess, status).tested.estimate
     assert 1 - found["tested from gradients"].error > mixed + 0.05
     assert found["tested from gradients"].error < 0.05
 
 
 def test_a_status_input_is_read_off_the_rows(recorded):
-    task, notes = recorded("status")
-    found = attacked(task, notes)
+    task, statistics = recorded("status")
+    found = attacked(task, statistics)
     for name in ("result", "tested"):
         assert found[f"{name} from rows"].error < 0.02
         assert found[f"{name} from rows and gradients"].error < 0.02
 
 
 def test_notes_of_a_status_input_stand_on_disk_as_they_were(recorded, tmp_path):
-    _, notes = recorded("status")
-    notes.save(tmp_path / "notes", Origin())
-    again = type(notes).load(tmp_path / "notes")
-    assert np.array_equal(again.status, notes.status)
+    _, statistics = recorded("status")
+    statistics.save(tmp_path / "notes", Origin())
+    again = type(statistics).load(tmp_path / "notes")
+    assert np.array_equal(again.status, statistics.status)
     assert again.terms.mask_share == 0.5

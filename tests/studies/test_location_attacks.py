@@ -15,7 +15,7 @@ from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import privacy_audit
 from epifalcon.studies.privacy_audit import (
     ClaimedPlaces,
-    judged,
+    evaluate_attack,
     learn_attacks,
     rehearse,
 )
@@ -38,7 +38,7 @@ def places(method):
     made = ClaimedPlaces(
         claims=attacked.candidates,
         model=attacked.model,
-        learnt=learn_attacks(experiment(method), COPIES, 1),
+        parameters=learn_attacks(experiment(method), COPIES, 1),
         claimed=attacked.claimed,
     )
     return made, true_claims(attacked.candidates, attacked.traces)
@@ -46,25 +46,32 @@ def places(method):
 
 def errors(method, **more):
     made, truth = places(method)
-    tried = replace(made, **more).tried()
-    return {one.name: judged(one, made.claims, truth, 0).error for one in tried}
+    attack_scores = replace(made, **more).attack_scores()
+    return {
+        one.name: evaluate_attack(one, made.claims, truth, 0).error
+        for one in attack_scores
+    }
 
 
 @pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
-def test_what_was_rehearsed_better_is_chosen(method):
+def test_the_better_rehearsed_attack_is_chosen(method):
     made, _ = places(method)
-    learnt, found, profile = made.learnt, errors(method), MobilityProfile.of(made.model)
-    assert learnt.by_sets == (method == "recurring")
-    if learnt.by_sets:
+    parameters, found, profile = (
+        made.parameters,
+        errors(method),
+        MobilityProfile.of(made.model),
+    )
+    assert parameters.by_sets == (method == "recurring")
+    if parameters.by_sets:
         assert found["moves by sets"] < found["moves and recurrence"]
-        wanted = by_sets(made.claims, profile, learnt.sets, claimed=made.claimed)
+        wanted = by_sets(made.claims, profile, parameters.sets, claimed=made.claimed)
     else:
         assert found["moves and recurrence"] < found["moves by sets"]
-        wanted = combined(made.claims, profile, learnt.passes)
+        wanted = combined(made.claims, profile, parameters.passes)
     np.testing.assert_array_equal(made.likely(), wanted)
 
 
-def test_how_many_claim_a_place_is_told_where_it_is_counted():
+def test_counts_of_claims_add_an_attack():
     assert errors("recurring")["claimants"] < 0.7
     assert "claimants" not in errors("recurring", claimed=None)
 
@@ -82,26 +89,29 @@ def noted(made, truth, sigma, presence):
     )
     who = People(terms, 1)
     person, key = claims.flat(claims_)
-    taker = UploadStatisticsView(
+    view = UploadStatisticsView(
         UploadStatistics.empty(terms, np.arange(claims_.people), person, key)
     )
     for number in range(terms.rounds):
         for one in range(claims_.people):
             mine = person == one
             who.keys, who.true = key[mine], {one: truth[mine]}
-            taker.saw(one, who.upload(one, number, "upload/0"))
-            taker.saw(one, gradient(number))
-    notes = taker.notes()
+            view.record(one, who.upload(one, number, "upload/0"))
+            view.record(one, gradient(number))
+    statistics = view.statistics()
     said = truth + presence * who.rng.standard_normal(len(truth))
-    return replace(notes, presence=said)
+    return replace(statistics, presence=said)
 
 
 @pytest.mark.parametrize("method", ["recurring", "walk"])
 def test_everything_is_stronger_than_its_parts(method):
     made, truth = places(method)
     alone = errors(method)
-    notes = noted(made, truth, 0.2, 3.0)
-    found = {one.name: judged(one, made.claims, truth, 0) for one in made.tried(notes)}
+    statistics = noted(made, truth, 0.2, 3.0)
+    found = {
+        one.name: evaluate_attack(one, made.claims, truth, 0)
+        for one in made.attack_scores(statistics)
+    }
     assert found["everything"].error < min(alone.values())
 
 

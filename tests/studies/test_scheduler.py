@@ -10,7 +10,7 @@ import pytest
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
 from epifalcon.experiments.run_folder import FollowUpResult, MethodFailure, MethodResult
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.methods import registry
 from epifalcon.progress import silent
 from epifalcon.settings import as_plain
@@ -23,7 +23,7 @@ from epifalcon.studies.scheduler import (
     run_follow_ups,
 )
 from epifalcon.studies.worker_pool import WorkerExit, WorkerOptions
-from tests.studies.measured_figures import measured, plan
+from tests.studies.method_results import method_result, plan
 
 ORIGIN = store.Origin({}, 0)
 ONE = WorkerOptions(jobs=1)
@@ -32,8 +32,8 @@ ONE = WorkerOptions(jobs=1)
 @pytest.fixture
 def opened(monkeypatch):
     """A scheduler of plans whose folders need not exist, with its jobs."""
-    monkeypatch.setattr(scheduler, "begin_folder", lambda *_: 1)
-    monkeypatch.setattr(scheduler, "is_begun", lambda *_: True)
+    monkeypatch.setattr(scheduler, "create_comparison", lambda *_: 1)
+    monkeypatch.setattr(scheduler, "has_inputs", lambda *_: True)
 
     def call(*plans, workers=ONE):
         made = Scheduler(workers)
@@ -66,7 +66,7 @@ def test_cost_of_earlier_runs_is_known_to_all_comparisons(opened, tmp_path):
         replace(plan(tmp_path / name, ["gcn", "dct"], [0, 1]), label=name)
         for name in ("one", "two")
     ]
-    measured(30).save(plans[0].place(0, "dct"), ORIGIN)
+    method_result(30).save(plans[0].place(0, "dct"), ORIGIN)
     made, jobs = opened(*plans)
     assert len(jobs) == 7
     assert made.needed_mb(jobs["dct, two (seed 0)"]) == pytest.approx(1.2 * 330)
@@ -74,7 +74,7 @@ def test_cost_of_earlier_runs_is_known_to_all_comparisons(opened, tmp_path):
     assert 500 < made.needed_mb(jobs["gcn, one (seed 0)"]) < 520
 
 
-def test_a_killed_job_is_retried_alone(opened, tmp_path):
+def test_a_killed_job_is_retried_without_other_jobs(opened, tmp_path):
     one = plan(tmp_path / "a", ["hbp"], [0, 1])
     made, jobs = opened(one)
     made.note(WorkerExit(jobs["hbp (seed 0)"], -9, "", 1.0))
@@ -110,12 +110,12 @@ def test_progress_shows_workers(opened, tmp_path):
 
 @pytest.mark.parametrize("damage", [b"{", b"\x00\xff", b""])
 def test_a_damaged_record_is_measured_again(opened, tmp_path, damage):
-    begun = plan(tmp_path / "a", ["gcn", "dct"], [0])
-    for method in begun.methods:
-        measured(0).save(begun.place(0, method), ORIGIN)
-    place = begun.place(0, "gcn") / "measured"
+    first = plan(tmp_path / "a", ["gcn", "dct"], [0])
+    for method in first.methods:
+        method_result(0).save(first.place(0, method), ORIGIN)
+    place = first.place(0, "gcn") / "measured"
     (place / store.MANIFEST).write_bytes(damage)
-    assert list(opened(begun)[1]) == ["gcn (seed 0)"]
+    assert list(opened(first)[1]) == ["gcn (seed 0)"]
     assert not place.exists()
 
 
@@ -148,9 +148,9 @@ def test_failures_stay_in_their_place_and_results_are_not_repeated(plans):
 
 
 def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
-    made, simulate = [], Simulations.begun
+    made, simulate = [], Simulations.inputs
 
-    def begun(self, plan, seed, threads):
+    def inputs(self, plan, seed, threads):
         if seed:
             made.append(f"{plan.label} {seed}")
         if (plan.label, seed) == ("two", 1):
@@ -160,7 +160,7 @@ def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
     labels = replace(plans[0].experiment.labels, label_share=1.0)
     experiment = replace(plans[0].experiment, labels=labels)
     impossible = replace(plans[0], folder=plans[0].folder / "no", experiment=experiment)
-    monkeypatch.setattr(Simulations, "begun", begun)
+    monkeypatch.setattr(Simulations, "inputs", inputs)
     several = [replace(one, seeds=(0, 1), methods=("fine",)) for one in plans]
     with monkeypatch.context() as patch:
         seen = []
@@ -183,18 +183,21 @@ def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
 
 
 def test_nobody_else_may_work_there_meanwhile(plans):
-    with alone(plans[1].folder), pytest.raises(WriteError, match="another process"):
+    with (
+        lock_folder(plans[1].folder),
+        pytest.raises(WriteError, match="another process"),
+    ):
         run_comparisons(plans, ONE, silent)
 
 
-def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
+def test_damaged_runs_are_simulated_again_and_results_stay(plans, caplog):
     two = replace(plans[0], seeds=(0, 1), methods=("fine",))
     (first,) = run_comparisons([two], ONE, silent)
     (two.run_folder(1) / "city" / "by_slot.npy").write_bytes(b"half")
     manifest = two.place(0, "fine") / "prediction" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:100])
     (again,) = run_comparisons([two], ONE, silent)
-    assert "made again" in caplog.text
+    assert "simulated again" in caplog.text
     assert "measured again" in caplog.text
     assert calls(plans) == ["fine", "fine", "fine"]
     for seed in (0, 1):
@@ -205,7 +208,7 @@ def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
     ]
     (two.folder / "settings.toml").write_text("damaged")
     (found,) = run_comparisons([two], ONE, silent)
-    assert f"delete {two.folder} to measure it again" in found["fine"][0].message
+    assert f"delete {two.folder} to run it again" in found["fine"][0].message
 
 
 @pytest.fixture
@@ -282,24 +285,24 @@ def made(monkeypatch):
     return calls
 
 
-def records(begun):
+def records(inputs):
     """What the inputs of a run hold, without the seconds that things took."""
-    labels, outbreak = begun.epidemic.labels, begun.epidemic.outbreak
+    labels, outbreak = inputs.epidemic.labels, inputs.epidemic.outbreak
     return [
-        as_plain(begun.prepared.experiment),
-        begun.prepared.city_origin,
-        *(begun.reported.by_slot.tolist(), outbreak.infection_slot.tolist()),
+        as_plain(inputs.prepared.experiment),
+        inputs.prepared.city_origin,
+        *(inputs.reported.by_slot.tolist(), outbreak.infection_slot.tolist()),
         *(labels.known.person.tolist(), labels.known.positive.tolist()),
         labels.hidden.open("a test").infected.tolist(),
     ]
 
 
-def test_what_is_shared_is_equal_to_what_is_made_alone(tmp_path, made):
+def test_shared_simulations_equal_separate_ones(tmp_path, made):
     simulated, plans = Simulations(), sharing(tmp_path)
-    together = [simulated.begun(one, seed, 1) for seed in (0, 1) for one in plans]
+    together = [simulated.inputs(one, seed, 1) for seed in (0, 1) for one in plans]
     # Of each seed two cities and three outbreaks, not four of each.
     assert sorted(made) == sorted(
         [("city", 0), ("city", 1)] * 2 + [("outbreak", 0), ("outbreak", 1)] * 3
     )
-    for begun, one in zip(together[4:], plans, strict=True):
-        assert records(begun) == records(Simulations().begun(one, 1, 1))
+    for inputs, one in zip(together[4:], plans, strict=True):
+        assert records(inputs) == records(Simulations().inputs(one, 1, 1))

@@ -29,10 +29,10 @@ class Remembering(Method):
     """Gives its tested people their results, and notes what it was given."""
 
     name, title = "remembering", "Remembering"
-    told = ()
+    seen = ()
 
     def score(self, traces, known):
-        Remembering.told += ((self.seed, int(known.tested.sum())),)
+        Remembering.seen += ((self.seed, int(known.tested.sum())),)
         rng = np.random.default_rng(self.seed)
         level = np.choose(known.status + 1, [0.5, 0.1, 0.9])
         return np.clip(level + 0.02 * rng.standard_normal(traces.people), 0, 1)
@@ -41,11 +41,11 @@ class Remembering(Method):
 @pytest.fixture
 def remembering(monkeypatch):
     monkeypatch.setattr(shadow_runs, "method_class", lambda _: Remembering)
-    monkeypatch.setattr(Remembering, "told", ())
+    monkeypatch.setattr(Remembering, "seen", ())
 
 
 @pytest.mark.usefixtures("remembering")
-def test_each_run_is_given_another_half_and_a_method_that_remembers_is_caught(tmp_path):
+def test_each_run_gets_another_half_and_memorisation_is_detected(tmp_path):
     found = run(tmp_path / "runs", runs=8)
     tested = town.known().tested
     assert np.array_equal(found.person, np.flatnonzero(tested))
@@ -53,7 +53,7 @@ def test_each_run_is_given_another_half_and_a_method_that_remembers_is_caught(tm
     included, risk = found.shadows.included, found.shadows.score
     assert (included.sum(axis=1) == round(tested.sum() / 2)).all()
     assert len({row.tobytes() for row in included}) == 8
-    assert len({seed for seed, _ in Remembering.told}) == 8
+    assert len({seed for seed, _ in Remembering.seen}) == 8
     # People left out look like anybody untested, in every run.
     assert (np.abs(risk - 0.5)[~included] < 0.2).all()
     assert (np.abs(risk - 0.5)[included] > 0.2).all()
@@ -65,7 +65,7 @@ def test_each_run_is_given_another_half_and_a_method_that_remembers_is_caught(tm
 @pytest.mark.usefixtures("remembering")
 def test_stopped_runs_are_resumed(tmp_path):
     def stop(name, done, total, message=""):
-        del name, total, told
+        del name, total, message
         if done == 2:
             raise KeyboardInterrupt
 
@@ -74,7 +74,7 @@ def test_stopped_runs_are_resumed(tmp_path):
         run(folder, scene(progress=stop))
     assert sorted(place.name for place in folder.iterdir()) == ["run-000", "run-001"]
     resumed = run(folder)
-    assert len(Remembering.told) == 4
+    assert len(Remembering.seen) == 4
     whole = run(tmp_path / "whole")
     assert np.array_equal(resumed.shadows.score, whole.shadows.score)
     assert np.array_equal(resumed.shadows.included, whole.shadows.included)

@@ -14,8 +14,8 @@ from tests.studies.study_results import tiny_study
 WORK = Path("work")
 
 
-def plan(study, **asked):
-    return plan_study(study, StudyRequest(**{"scale": "hamlet", **asked}), WORK)
+def plan(study, **request):
+    return plan_study(study, StudyRequest(**{"scale": "hamlet", **request}), WORK)
 
 
 def with_cells(*cells):
@@ -67,7 +67,7 @@ def test_studies_share_what_they_have_in_common():
     assert plan(find_study("ablation")).plans["HGNN"].folder == overall
 
 
-def test_some_methods_can_be_asked_for():
+def test_some_methods_can_be_requested():
     made = plan(find_study("stages"), methods=("hbp", "dct"), seeds=3)
     assert {cell.methods for cell in made.cells} == {("dct", "hbp")}
     assert [cell.label for cell in made.cells] == ["before", "after"]
@@ -80,7 +80,7 @@ def test_some_methods_can_be_asked_for():
         plan(find_study("noise"), methods=("hpb",))
 
 
-def test_some_cells_can_be_asked_for():
+def test_some_cells_can_be_requested():
     made = plan(find_study("stages"), cells=("after",), methods=("hbp",), seeds=2)
     assert [cell.label for cell in made.cells] == ["after"]
     assert made.command.endswith("--seeds 2 --methods hbp --cell after")

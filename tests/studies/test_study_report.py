@@ -14,13 +14,13 @@ from epifalcon.studies.catalogue import find_study
 from epifalcon.studies.study import StudyPlot
 from epifalcon.studies.study_report import (
     finished_studies,
-    keep_study,
     require_free,
     write_report,
+    write_study,
 )
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import findings
-from tests.browser import chromium, look
+from tests.browser import chromium, open_page
 from tests.studies.study_results import made_up, tiny_study
 
 PHONE, DESK = 390, 1280
@@ -43,13 +43,13 @@ def ran(tmp_path):
 @pytest.fixture
 def kept(ran, tmp_path):
     out = tmp_path / "results" / "tiny"
-    keep_study(out, ran.planned, study_result(ran))
+    write_study(out, ran.study_plan, study_result(ran))
     return out
 
 
 @pytest.fixture
 def known(monkeypatch, ran):
-    studies = {**catalogue._STUDIES, "tiny": ran.planned.study}
+    studies = {**catalogue._STUDIES, "tiny": ran.study_plan.study}
     monkeypatch.setattr(catalogue, "_STUDIES", studies)
 
 
@@ -83,55 +83,55 @@ def test_csv_and_json_have_the_same_figures_and_the_same_again_the_same_bytes(
         assert float(line["dep_low"]) == row["metrics"]["dep"]["low"]
         assert float(line["seconds_mean"]) == row["figures"]["seconds"]["mean"]
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
-    keep_study(kept, ran.planned, study_result(ran))
+    write_study(kept, ran.study_plan, study_result(ran))
     after = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
     assert after == before
 
 
 def test_another_scale_or_study_or_file_is_not_replaced(kept, ran, tmp_path):
-    require_free(kept, ran.planned)
-    full = made_up(ran.planned.study, tmp_path / "w", scale="full")
+    require_free(kept, ran.study_plan)
+    full = made_up(ran.study_plan.study, tmp_path / "w", scale="full")
     for refuse in (
-        lambda: require_free(kept, full.planned),
-        lambda: keep_study(kept, full.planned, study_result(full)),
+        lambda: require_free(kept, full.study_plan),
+        lambda: write_study(kept, full.study_plan, study_result(full)),
     ):
         with pytest.raises(WriteError, match="at scale hamlet, not tiny at full"):
             refuse()
     (kept / "mine.txt").write_text("notes")
     with pytest.raises(WriteError, match=r"mine\.txt"):
-        require_free(kept, ran.planned)
+        require_free(kept, ran.study_plan)
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine").write_text("x")
     with pytest.raises(WriteError, match="not made by epifalcon"):
-        require_free(other, ran.planned)
+        require_free(other, ran.study_plan)
     (other / "mine").unlink()
     store.write_manifest(other, "city", meta={}, origin=store.Origin())
     with pytest.raises(WriteError, match="holds 'city', not a study"):
-        require_free(other, ran.planned)
+        require_free(other, ran.study_plan)
 
 
 def test_many_seeds_at_full_size_are_not_replaced_by_few(ran, tmp_path):
-    study = ran.planned.study
+    study = ran.study_plan.study
     for scale in ("full", "hamlet"):
         many, few = (made_up(study, tmp_path / "w", scale, seeds) for seeds in (3, 2))
-        keep_study(tmp_path / scale, many.planned, study_result(many))
-        require_free(tmp_path / scale, many.planned)
+        write_study(tmp_path / scale, many.study_plan, study_result(many))
+        require_free(tmp_path / scale, many.study_plan)
         if scale == "full":
-            with pytest.raises(WriteError, match="holds 3 seeds, 2 are asked for"):
-                require_free(tmp_path / scale, few.planned)
+            with pytest.raises(WriteError, match="holds 3 seeds, but 2 were requested"):
+                require_free(tmp_path / scale, few.study_plan)
         else:
-            require_free(tmp_path / scale, few.planned)
+            require_free(tmp_path / scale, few.study_plan)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(ran, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="cannot be written: Not a directory"):
-        require_free(tmp_path / "file" / "results", ran.planned)
+        require_free(tmp_path / "file" / "results", ran.study_plan)
     with pytest.raises(WriteError, match="cannot be written"):
-        require_free(Path("/proc/nothing/here"), ran.planned)
+        require_free(Path("/proc/nothing/here"), ran.study_plan)
     before = sorted(tmp_path.iterdir())
-    require_free(tmp_path / "new" / "deep" / "results", ran.planned)
+    require_free(tmp_path / "new" / "deep" / "results", ran.study_plan)
     # The trial leaves nothing behind.
     assert sorted(tmp_path.iterdir()) == before
 
@@ -140,7 +140,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(ran, tmp
 def test_the_page_of_all_studies(kept, tmp_path):
     results, out = kept.parent, tmp_path / "pages" / "all.html"
     stages = made_up(find_study("stages"), tmp_path / "w", methods=("hbp", "hgnn"))
-    keep_study(results / "stages", stages.planned, study_result(stages))
+    write_study(results / "stages", stages.study_plan, study_result(stages))
     (results / "notes").mkdir()
     (results / "notes" / "table.json").write_text("{}")
     assert [one["study"] for one in write_report(results, out)] == ["stages", "tiny"]
@@ -152,16 +152,16 @@ def test_the_page_of_all_studies(kept, tmp_path):
             *((out, PHONE), (out, DESK)),
             *((results / "stages" / "report.html", one) for one in (PHONE, DESK)),
         ):
-            seen = look(browser, place, width)
+            seen = open_page(browser, place, width)
             assert seen.complaints == []
-            assert seen.asked == [place.resolve().as_uri()]
+            assert seen.requests == [place.resolve().as_uri()]
             assert len(seen.images) == (len(drawn) if place == out else 1)
             assert all(image["shown"] > 300 for image in seen.images)
             assert all(len(image["alt"]) > 40 for image in seen.images)
             assert seen.width <= width
     write_report(results, out)
     out.write_text("my own page")
-    with pytest.raises(WriteError, match="no page of studies"):
+    with pytest.raises(WriteError, match="not a page of studies"):
         write_report(results, out)
     with pytest.raises(WriteError, match="is a folder, expected a file"):
         write_report(results, tmp_path / "pages")
@@ -204,15 +204,15 @@ def said(*rows):
     return findings({"rows": list(rows)})
 
 
-def test_the_best_is_a_method_that_saw_tested_people_alone():
+def test_the_best_is_a_method_that_used_only_tested_people():
     rows = (row("HBP", 0.71), row("HGNN", 0.69), row("DCT", 0.54))
     leak, ceiling = row("Falcon", 0.74, protocol="all cases"), row("O", 0.75, **CEILING)
     first, *_ = said(*rows, leak, ceiling)
     assert first.startswith("Best by AUC: HBP, 0.710, then HGNN, 0.690; last DCT")
-    assert "The ceiling, O, which knows what no method may, reaches 0.750" in first
+    assert "The ceiling, O, which uses the ground truth, has 0.750" in first
 
 
-def test_only_what_is_larger_than_chance_is_called_so():
+def test_only_significant_differences_are_listed():
     rows = [
         row("HGNN", 0.69),
         row("HBP", 0.71, differences=gap(0.02, 0.01)),
@@ -221,8 +221,8 @@ def test_only_what_is_larger_than_chance_is_called_so():
         row("GAT", 0.68, differences=gap(-0.01, None)),
     ]
     text = " ".join(said(*rows))
-    assert "2 of 4 differ in AUC from “HGNN” by more than chance" in text
-    assert "chance: HBP +0.020, DCT -0.150." in text
+    assert "2 of 4 differ significantly from “HGNN” in AUC" in text
+    assert "AUC: HBP +0.020, DCT -0.150." in text
     assert "0 of 2 differ" in " ".join(said(rows[0], *rows[3:]))
     unsure = [row(one, 0.6, differences=gap(0.1, None)) for one in "AB"]
     assert "chance" not in " ".join(said(rows[0], *unsure)), "of one seed nobody knows"
@@ -230,9 +230,13 @@ def test_only_what_is_larger_than_chance_is_called_so():
 
 @pytest.mark.parametrize(
     ("seeds", "words"),
-    [(1, "nothing can be claimed"), (2, "before five seeds"), (9, "over 9 cities")],
+    [
+        (1, "no conclusion about other outbreaks"),
+        (2, "fewer than five"),
+        (9, "over 9 cities"),
+    ],
 )
-def test_how_sure_it_is_goes_by_the_seeds(seeds, words):
+def test_uncertainty_is_stated_by_the_number_of_seeds(seeds, words):
     done = list(range(seeds))
     assert words in said(row("HBP", 0.7, seeds=done), row("DCT", 0.5, seeds=[0]))[-1]
     basic = row("HBP", 0.8, group="Basic", seeds=[0])

@@ -11,7 +11,7 @@ from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Cell, Reference
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown
-from tests.studies.measured_figures import trained
+from tests.studies.method_results import trained
 from tests.studies.study_results import earned, failed, made_up, tiny_study
 
 METHODS = ("hgnn", "hbp", "dct", "oracle")
@@ -62,30 +62,32 @@ def test_means_and_intervals_are_those_of_the_seeds(ran):
     row = row_of(study_result(ran), "one", "hgnn")
     auc = values("hgnn", "auc")
     half = stats.t.ppf(0.975, 2) * auc.std(ddof=1) / np.sqrt(3)
-    told = row["metrics"]["auc"]
-    assert told["mean"] == pytest.approx(auc.mean())
-    assert told["low"] == pytest.approx(auc.mean() - half)
-    assert told["high"] == pytest.approx(auc.mean() + half)
+    interval = row["metrics"]["auc"]
+    assert interval["mean"] == pytest.approx(auc.mean())
+    assert interval["low"] == pytest.approx(auc.mean() - half)
+    assert interval["high"] == pytest.approx(auc.mean() + half)
     assert row["seeds"] == [0, 1, 2]
     assert row["facts"] == {"share": 0.5}
 
 
 def test_differences_are_paired_and_adjusted_without_the_ceiling(ran):
     result = study_result(ran)
-    told = {}
+    differences = {}
     for method in ("hgnn", "dct", "oracle"):
         gap = values(method, "auc") - values("hbp", "auc")
         found = row_of(result, "one", method)["differences"]["HBP"]["auc"]
         assert found["mean"] == pytest.approx(gap.mean())
         if gap.any():
             assert found["p"] == pytest.approx(stats.ttest_1samp(gap, 0).pvalue)
-        told[method] = found
-    judged = [one for one in (told["hgnn"], told["dct"]) if one["p"] is not None]
-    smallest = min(one["p"] for one in judged)
-    assert min(one["p_holm"] for one in judged) == pytest.approx(
-        min(1.0, len(judged) * smallest)
+        differences[method] = found
+    compared = [
+        one for one in (differences["hgnn"], differences["dct"]) if one["p"] is not None
+    ]
+    smallest = min(one["p"] for one in compared)
+    assert min(one["p_holm"] for one in compared) == pytest.approx(
+        min(1.0, len(compared) * smallest)
     )
-    assert told["oracle"]["p_holm"] is None
+    assert differences["oracle"]["p_holm"] is None
     assert row_of(result, "one", "hbp")["differences"] == {}
     # The same method in another cell.
     assert row_of(result, "two", "hbp")["differences"]["one"]["auc"]["mean"] == 0
@@ -109,14 +111,14 @@ def test_rows_of_two_tables_held_against_one_reference_are_adjusted_together(tmp
         for place in (("one", "dct"), ("two", "hgnn"))
     ]
     assert [one["compared"] for one in gaps] == [2, 2]
-    judged = [one for one in gaps if one["p"] is not None]
-    smallest = min(one["p"] for one in judged)
-    assert min(one["p_holm"] for one in judged) == pytest.approx(
-        min(1.0, len(judged) * smallest)
+    compared = [one for one in gaps if one["p"] is not None]
+    smallest = min(one["p"] for one in compared)
+    assert min(one["p_holm"] for one in compared) == pytest.approx(
+        min(1.0, len(compared) * smallest)
     )
 
 
-def test_what_follows_a_run_is_told_with_it(ran):
+def test_follow_up_values_are_in_the_row_of_the_run(ran):
     row = row_of(study_result(ran), "two", "hbp")
     assert row["title"] == "Ours"
     assert row["figures"]["incidences"]["mean"] == pytest.approx(0.2)
@@ -128,7 +130,7 @@ def test_what_follows_a_run_is_told_with_it(ran):
 def test_learning_rates_and_steps_stand_by_seed(ran):
     values = {0: (0.01, 85, False), 1: (0.003, 500, True), 2: (0.01, 120, False)}
     found_ = {**ran.results, "one": trained(ran.results["one"], "hgnn", values)}
-    result = study_result(StudyRun(ran.planned, found_))
+    result = study_result(StudyRun(ran.study_plan, found_))
     row = row_of(result, "one", "hgnn")
     assert row["learning_rate"] == [0.01, 0.003, 0.01]
     assert row["steps"] == [85, 500, 120]
@@ -137,14 +139,14 @@ def test_learning_rates_and_steps_stand_by_seed(ran):
     assert row_of(result, "one", "hbp")["at_limit"] is None
     note = "limit of training steps: Method (1 of 12 runs)"
     assert any(one.endswith(note) for one in result["notes"])
-    lines = csv.DictReader(io.StringIO(as_csv(ran.planned.study, result)))
+    lines = csv.DictReader(io.StringIO(as_csv(ran.study_plan.study, result)))
     line = next(one for one in lines if one["method"] == "hgnn")
-    told = [line[name] for name in ("learning_rate", "steps", "at_limit")]
-    assert told == ["0.01 0.003 0.01", "85 500 120", "true"]
-    assert note in as_markdown(ran.planned.study, result)
+    cells = [line[name] for name in ("learning_rate", "steps", "at_limit")]
+    assert cells == ["0.01 0.003 0.01", "85 500 120", "true"]
+    assert note in as_markdown(ran.study_plan.study, result)
 
 
-def test_a_run_that_failed_is_told_in_its_row_alone(ran):
+def test_a_failed_run_is_reported_only_in_its_row(ran):
     broken = failed(failed(ran, "one", "dct", 1), "one", "hgnn", 0, "no\nmemory")
     result = study_result(broken)
     row = row_of(result, "one", "dct")

@@ -17,7 +17,7 @@ from epifalcon.experiments.run_folder import (
     FollowUpResult,
     MethodFailure,
     MethodResult,
-    begin,
+    create_run_folder,
 )
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.federation.training import public_mobility
@@ -33,7 +33,7 @@ from tests.studies import town
 
 @pytest.fixture
 def folder(tmp_path):
-    begin(town.begun(tmp_path / "run"))
+    create_run_folder(town.inputs(tmp_path / "run"))
     return tmp_path / "run"
 
 
@@ -69,10 +69,12 @@ NOTHING = {"probability": np.zeros(1), "seconds": 1.0}
 
 
 def test_training_that_ended_at_or_before_its_limit_or_names_none():
-    told = {"learning_rate": 0.01, "best_step": 4, "step_limit": 6}
+    diagnostics = {"learning_rate": 0.01, "best_step": 4, "step_limit": 6}
     for limit, at_limit in ((6, False), (4, True), (None, None)):
         found = training_of(
-            Outcome(**NOTHING, method="gcn", told=told | {"step_limit": limit})
+            Outcome(
+                **NOTHING, method="gcn", diagnostics=diagnostics | {"step_limit": limit}
+            )
         )
         assert found == {"learning_rate": 0.01, "steps": 4, "at_limit": at_limit}
     untrained = training_of(Outcome(**NOTHING, method="hbp"))
@@ -80,23 +82,23 @@ def test_training_that_ended_at_or_before_its_limit_or_names_none():
 
 
 def test_recalibration_is_fitted_on_masked_people_and_evaluated_on_hidden(tmp_path):
-    begun = make_run(tmp_path / "run", "city.people=400", whole=False)
+    inputs = make_run(tmp_path / "run", "city.people=400", whole=False)
     rng = np.random.default_rng(2)
     risk = rng.random(400) ** 3
-    masked = np.flatnonzero(begun.known.tested).astype(np.int32)
-    told = rng.random(len(masked))
-    infected = begun.known.status[masked] == 1
+    masked = np.flatnonzero(inputs.known.tested).astype(np.int32)
+    diagnostics = rng.random(len(masked))
+    infected = inputs.known.status[masked] == 1
     outcome = Outcome(
         **NOTHING | {"probability": risk},
         method="hgnn",
         masked=masked,
-        masked_risk=told,
+        masked_risk=diagnostics,
     )
-    outcome = replace(outcome, evaluation=Evaluation.of(begun, outcome))
-    found = worker.evaluated(begun, outcome)
-    truth = begun.epidemic.labels.hidden.open("test")
+    outcome = replace(outcome, evaluation=Evaluation.of(inputs, outcome))
+    found = worker.evaluated(inputs, outcome)
+    truth = inputs.epidemic.labels.hidden.open("test")
     for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
-        mended = fit(told, infected)(risk[truth.person])
+        mended = fit(diagnostics, infected)(risk[truth.person])
         ranked = curve(mended, truth.infected)
         expected = [brier(ranked), log_loss(ranked)]
         expected.append(calibration_error(ranked, 15, "width"))
@@ -108,10 +110,10 @@ def test_recalibration_is_fitted_on_masked_people_and_evaluated_on_hidden(tmp_pa
 def test_a_failure_is_stored_until_the_file_is_mended(folder, own):
     words = (str(folder), "broken", [str(own)])
     assert worker.measure(*words) == 1
-    told = json.loads((folder / "methods/broken/failed.json").read_text())
-    assert told["message"] == "RuntimeError: boom\non two lines"
-    assert "Traceback" in told["details"]
-    assert len(told["source_sha256"]) == 64
+    diagnostics = json.loads((folder / "methods/broken/failed.json").read_text())
+    assert diagnostics["message"] == "RuntimeError: boom\non two lines"
+    assert "Traceback" in diagnostics["details"]
+    assert len(diagnostics["source_sha256"]) == 64
     own.write_text(own.read_text().replace("raise RuntimeError", "str"))
     assert worker.measure(*words) == 0
     assert not (folder / "methods/broken/failed.json").exists()
@@ -152,12 +154,12 @@ def test_places_are_attacked_without_notes(opened):
     assert found["random"] == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_attacks_are_told_by_their_names(monkeypatch):
+def test_attacks_are_listed_by_name(monkeypatch):
     attacks = [SimpleNamespace(name=name, error=0.2, random=0.9) for name in ATTACKS]
     attacks[1].error = 0.1
     attacks[2].error = None
     attacks.append(SimpleNamespace(name="result", error=0.0, random=0.5))
-    monkeypatch.setattr(worker, "read_notes", lambda _place: None)
+    monkeypatch.setattr(worker, "read_statistics", lambda _place: None)
     monkeypatch.setattr(privacy_audit, "attacks_on", lambda *_words: attacks)
     found = worker.audit_errors(SimpleNamespace(place=None), silent)
     expected = {one.name: one.error for one in attacks}
@@ -169,7 +171,7 @@ def test_attackers_have_the_public_mobility_model_of_the_run(
     kind, tmp_path, monkeypatch
 ):
     words = ("privacy.mode=paper", "privacy.upload_sigma=0.05", "model.rounds=2")
-    begun = make_run(
+    inputs = make_run(
         tmp_path / "run", *words, "view.people=10", "pseudo.people_share=0.4"
     )
     used = []
@@ -178,10 +180,10 @@ def test_attackers_have_the_public_mobility_model_of_the_run(
         used.append(parts["model"])
         return ClaimedPlaces(**parts)
 
-    learnt = AttackParameters(passes=())
+    parameters = AttackParameters(passes=())
     monkeypatch.setattr(privacy_audit, "ClaimedPlaces", spy)
-    monkeypatch.setattr(privacy_audit, "learn_attacks", lambda *_words: learnt)
-    run = FinishedRun.open(begun.folder)
+    monkeypatch.setattr(privacy_audit, "learn_attacks", lambda *_words: parameters)
+    run = FinishedRun.open(inputs.folder)
     worker.ANALYSES[kind](run, silent)
     public = public_mobility(run.traces, run.settings.pseudo, run.seed)
     assert [one.people for one in used] == [public.people]

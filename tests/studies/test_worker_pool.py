@@ -52,7 +52,7 @@ def test_each_worker_reports_how_it_ended():
     ("code", "output", "reason"),
     [
         (-11, "Fatal Python error", "killed by SIGSEGV"),
-        (-9, "", "killed by SIGKILL, as happens where memory runs out"),
+        (-9, "", "killed by SIGKILL, probably out of memory"),
         (1, "Traceback\n\nImportError: no torch\n", "ImportError: no torch"),
         (3, "", "ended with code 3 and no result"),
     ],
@@ -79,16 +79,16 @@ def test_never_more_workers_than_allowed_and_the_first_begin_first(at_once):
 
 
 def test_priorities_may_change_while_others_run():
-    turns, begun = {"a": 1, "b": 1, "c": 2, "d": 0}, []
+    turns, started = {"a": 1, "b": 1, "c": 2, "d": 0}, []
 
     def watch(running):
-        begun.extend(one.job.name for one in running if one.job.name not in begun)
-        if "a" in begun:
+        started.extend(one.job.name for one in running if one.job.name not in started)
+        if "a" in started:
             turns.update(c=0)
 
     jobs = [job(name, "wait", "0.05") for name in turns]
     ran(jobs, at_once=1, watch=watch, priority=lambda one: (turns[one.name],))
-    assert begun == ["d", "a", "c", "b"]
+    assert started == ["d", "a", "c", "b"]
 
 
 def test_a_job_waits_until_its_memory_is_free(monkeypatch):

@@ -61,7 +61,7 @@ def known():
 
 
 def task(settings=FALCON, tests=None, seed=3):
-    """The training of ``settings`` on the town, from its own tests unless told."""
+    """The training of ``settings`` on the town, by default with its own tests."""
     cases = None
     if settings.macro_cases == "all":
         cases = all_cases(epidemic().outbreak, traces()).by_region_and_day
@@ -93,7 +93,7 @@ def prepared():
     return prepare("town", experiment(), SEED)
 
 
-def begun(folder, **changes):
+def inputs(folder, **changes):
     """A run of the town that is to stand in ``folder``; ``changes`` of settings."""
     start = prepared()
     if changes:

@@ -1,1 +1,1 @@
-"""Attacks: what a curious server can tell from what it saw."""
+"""Attacks: what a curious server can infer from the messages it received."""

@@ -1,8 +1,8 @@
-"""The places that people claim, guesses among them, and how often guesses are wrong.
+"""Claims of places, guesses of the true ones, and the errors of these guesses.
 
-A server sees claims: true places among pseudo ones. Attacks score each claim from
-what the server saw and nothing else; only ``true_claims`` and
-``localisation_error`` read the truth.
+A server receives claims: true places among pseudo ones. Attacks score each claim only
+from what the server received; only ``true_claims`` and ``localisation_error`` read the
+truth.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.types import UNKNOWN, Counts, Floats, Mask, RegionIds
 
 Guess = NDArray[np.float32]
-"""(claims,) the share of its row's guess that each claim gets: 1 for the named
-one, 1/m for each of m that have equal scores. Rows add up to 1."""
+"""(claims,) weight of each claim in the guess of its row: 1 for the best claim, 1/m for
+each of m with equal scores. Rows add up to 1."""
 
 _PEOPLE_AT_ONCE = 512
 _TIE = 1e-9
@@ -33,12 +33,12 @@ class Candidates:
 
     Rows are (person, window), person by person; row i holds the claims from
     ``start[i]`` to ``start[i + 1]``, in ascending order of region, so that the
-    position of a claim says nothing. A person without observation in a window
+    position of a claim reveals nothing. A person without observation in a window
     has an empty row there. Every array about claims (evidence, probabilities,
     guesses) has this order.
 
     With windows of several slots a claim is a region claimed at some slot of
-    the window, and several claims of a row may be true. Attacks then name one
+    the window, and several claims of a row may be true. Attacks then guess one
     region per window, and are right if the person was there at any of its slots.
     """
 
@@ -65,10 +65,10 @@ class Candidates:
         clock: Clock,
         window_slots: int = 1,
     ) -> "Candidates":
-        """Make candidates of flat claims in any order: person, and number of the place.
+        """Build candidates from ``person`` and ``key``, (claims,) each, in any order.
 
-        ``key`` is window * regions + region, as in ``Incidence.edge_key``. A claim
-        made twice is refused.
+        ``key`` is window * regions + region, as in ``Incidence.edge_key``. Duplicate
+        claims raise ``DataError``.
         """
         same_length(person=person, key=key)
         places = _windows(clock, window_slots) * regions
@@ -85,7 +85,7 @@ class Candidates:
 
     @classmethod
     def of_pseudo(cls, made: PseudoTraces, window_slots: int = 1) -> "Candidates":
-        """Make the claims that everybody's devices would send, without a federation."""
+        """Return the claims that the devices of all people would send."""
         true, codes = made.true, []
         regions = len(true.regions)
         places = _windows(true.clock, window_slots) * regions
@@ -109,7 +109,7 @@ class Candidates:
         clock: Clock,
         window_slots: int,
     ) -> "Candidates":
-        """Make candidates of (person * windows + window) * regions + region, sorted."""
+        """Build from sorted codes, (person * windows + window) * regions + region."""
         row = np.arange(people * _windows(clock, window_slots) + 1)
         start = np.searchsorted(code, row * regions).astype(np.int64)
         region = (code % regions).astype(np.int32)
@@ -122,7 +122,7 @@ class Candidates:
 
     @property
     def windows_per_day(self) -> int:
-        """Windows of a day; ``SettingsError`` where a window crosses midnight."""
+        """Windows per day; ``SettingsError`` if a window crosses midnight."""
         if self.clock.slots_per_day % self.window_slots:
             raise SettingsError(
                 f"window_slots={self.window_slots} must divide the day of "
@@ -132,7 +132,7 @@ class Candidates:
 
     @property
     def opens(self) -> NDArray[np.int64]:
-        """The slot at which each window begins: (windows,)."""
+        """First slot of each window: (windows,)."""
         return np.arange(self.windows, dtype=np.int64) * self.window_slots
 
     @property
@@ -183,7 +183,7 @@ class Candidates:
         return self._reduce(np.add, values.astype(np.float64))
 
     def per_claim(self, values: Floats) -> Floats:
-        """Spread values of non-empty rows over their claims: (claims,)."""
+        """Repeat values of non-empty rows for their claims: (claims,)."""
         sizes = np.diff(self.start)
         return np.repeat(values, sizes[sizes > 0])
 
@@ -194,36 +194,36 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """How often an attack was wrong, person by person.
+    """Errors of an attack by person.
 
-    A pair (person, window) counts if a true place of it is known. Ties count in
-    expectation: a guess split in two, one of them true, is half wrong.
+    A pair (person, window) counts if one of its true places is known. Ties count in
+    expectation: a guess split between a true and a false claim is half wrong.
     """
 
     wrong: Floats
     """(people,) expected number of wrong pairs."""
     blind: Floats
-    """(people,) the same for a blind guess: 1 - true/candidates for each pair."""
+    """(people,) the same for a random guess: 1 - true/candidates for each pair."""
     pairs: Counts
     """(people,) pairs that count."""
 
     @property
     def error(self) -> float:
-        """Share of pairs guessed wrong."""
+        """Share of wrong guesses."""
         return float(self.wrong.sum() / self.pairs.sum())
 
     @property
     def random(self) -> float:
-        """Error of a blind guess."""
+        """Error of a random guess."""
         return float(self.blind.sum() / self.pairs.sum())
 
     def interval(self, rng: np.random.Generator, replicates: int = 1000) -> Interval:
         """Return the error with its bootstrap interval over people.
 
-        Slots of one person are far from independent, so people are the units. The
-        interval is about other people of the same city, not other cities. Where no
-        guess was wrong, the upper end is the largest share of people with a wrong
-        guess that fits none among these (Clopper and Pearson).
+        Slots of one person are dependent, so people are resampled. The interval is for
+        other people of the same city, not for other cities. If no guess was wrong, the
+        upper end is that of Clopper and Pearson for the share of people with a wrong
+        guess.
         """
         counted = np.flatnonzero(self.pairs)
         wrong, pairs = self.wrong[counted], self.pairs[counted]
@@ -238,10 +238,10 @@ class AttackErrors:
 def name_best(
     candidates: Candidates, score: NDArray[Any], then: Floats | None = None
 ) -> Guess:
-    """Name the claim with the largest ``score`` (claims,) of each row.
+    """Guess the claim with the largest ``score`` (claims,) of each row.
 
-    Among equals (to one part in 10^9) the one with the largest ``then``; the
-    guess is split evenly among those equal in both, so order has no influence.
+    Ties (to one part in 10^9) are broken by the largest ``then``; the guess is split
+    evenly among claims equal in both, so that order has no influence.
     """
     chosen = np.ones(candidates.claims, np.bool_)
     for name, values in (("score", score), ("then", then)):
@@ -249,7 +249,7 @@ def name_best(
             continue
         given = candidates.about_claims(name, values)
         if np.isnan(given).any():
-            raise DataError("scores must be numbers, not NaN")
+            raise DataError(f"{name} must not hold NaN")
         best = candidates.row_max(np.where(chosen, given, -np.inf))
         slack = np.where(np.isfinite(best), _TIE * np.abs(best), 0.0)
         chosen &= given >= candidates.per_claim(best - slack)
@@ -259,22 +259,22 @@ def name_best(
 
 
 def true_claims(candidates: Candidates, traces: Traces) -> Mask:
-    """Return which claims are true, for whoever knows the traces: (claims,).
+    """Return which claims are true, (claims,).
 
-    Raises ``DataError`` where a person was in a region without claiming it.
+    Raises ``DataError`` if a person was in a region without claiming it.
     """
     wanted = (candidates.people, candidates.regions, candidates.clock.slots)
     given = (traces.people, len(traces.regions), traces.slots)
     if given != wanted:
         raise DataError(
-            f"traces of (people, regions, slots) = {given}, claims of {wanted}"
+            f"traces have (people, regions, slots) = {given}, claims {wanted}"
         )
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     row = person * candidates.windows + slot // candidates.window_slots
     visited = np.unique(row * candidates.regions + traces.by_slot[slot, person])
     made = np.isin(candidates.row * candidates.regions + candidates.region, visited)
     if missing := len(visited) - np.count_nonzero(made):
-        raise DataError(f"{missing} places are not claimed")
+        raise DataError(f"{missing} true places are not claimed")
     return made
 
 
@@ -291,7 +291,7 @@ def localisation_error(
     true = candidates.row_sum(truth)
     known = true > 0
     if not known.any():
-        raise DataError("no claim is true: there is nothing to judge")
+        raise DataError("no claim is true: there is nothing to evaluate")
     # Shares of a third each may add up to a little more than 1.
     wrong = np.maximum(0.0, 1 - candidates.row_sum(shares * truth))
     size = np.diff(candidates.start)

@@ -43,7 +43,7 @@ class RecordedRun:
     seed: int
     noise: int
     run: FieldRun
-    told: tuple[tuple[EdgeMessages, SweepOptions], ...]
+    broadcasts: tuple[tuple[EdgeMessages, SweepOptions], ...]
 
     @classmethod
     def of(
@@ -53,39 +53,41 @@ class RecordedRun:
         task = _single_run(task)
         everybody = FieldSite(SiteData(traces, known, 0), task, seed, noise)
         people = _Recording([everybody])
-        InferenceSchedule(people, task, traces.people, traces.clock).go()
+        InferenceSchedule(people, task, traces.people, traces.clock).run()
         if people.run is None:
-            raise AssertionError("a course without any run")
-        return cls(task, traces, known, seed, noise, people.run, tuple(people.heard))
+            raise AssertionError("a schedule without any run")
+        return cls(
+            task, traces, known, seed, noise, people.run, tuple(people.broadcasts)
+        )
 
-    def home(
+    def site_of(
         self, person: int, known: TestResults, task: FieldTask | None = None
     ) -> FieldSite:
         """Return a site that holds one ``person``, whose tests are ``known``."""
         by_slot = np.ascontiguousarray(self.traces.by_slot[:, [person]])
         alone = Traces(by_slot, self.traces.clock, self.traces.regions)
-        home = SiteData(alone, known, person)
+        data = SiteData(alone, known, person)
         count = self.traces.people
-        return FieldSite(home, task or self.task, self.seed, self.noise, count)
+        return FieldSite(data, task or self.task, self.seed, self.noise, count)
 
-    def sent(self, home: FieldSite) -> Floats:
-        """Return all values that the site ``home`` uploads in all exchanges, flat."""
-        home.begin(self.run)
+    def sent(self, site: FieldSite) -> Floats:
+        """Return all values that ``site`` uploads in all exchanges, flat."""
+        site.begin(self.run)
         parts = []
-        for received, options in self.told:
-            sums = home.sweep(received, options)
+        for received, options in self.broadcasts:
+            sums = site.sweep(received, options)
             parts += [sums.infectious.ravel(), sums.evidence.ravel()]
         return np.concatenate(parts)
 
-    def spread(self, home: FieldSite) -> Floats:
+    def spread(self, site: FieldSite) -> Floats:
         """Return the noise scale of each value of ``sent``; call ``sent`` first."""
         edges = 1 + len(self.traces.regions)
         if not self.task.private:
-            size = 2 * len(self.told) * self.traces.slots * edges
+            size = 2 * len(self.broadcasts) * self.traces.slots * edges
             return np.full(size, _CLEAR)
-        cells = self.traces.slots // home.plan.length * edges
-        exchanges = range(1, 1 + len(self.told))
-        parts = [np.full(cells, home.scale[INFECTIOUS, number]) for number in exchanges]
+        cells = self.traces.slots // site.plan.length * edges
+        exchanges = range(1, 1 + len(self.broadcasts))
+        parts = [np.full(cells, site.scale[INFECTIOUS, number]) for number in exchanges]
         return np.concatenate(parts)
 
     @property
@@ -93,23 +95,24 @@ class RecordedRun:
         """The same task with negligible noise, to compute expected messages."""
         if not self.task.private:
             return self.task
-        settings = self.task.wishes
+        settings = self.task.settings
         privacy = replace(settings.privacy, epsilon=1e12)
-        return replace(self.task, wishes=replace(settings, privacy=privacy))
+        return replace(self.task, settings=replace(settings, privacy=privacy))
 
 
 def from_messages(
-    heard: RecordedRun, people: PersonIds, progress: Progress = silent
+    recorded: RecordedRun, people: PersonIds, progress: Progress = silent
 ) -> LabelScores:
     """Infer labels from the messages that each person sent in all exchanges."""
-    guesses = hypotheses(heard)
+    guesses = hypotheses(recorded)
     likely = np.empty((len(people), len(guesses)))
     for row, person in enumerate(people):
-        device = heard.home(int(person), _own(heard.known, int(person)))
-        observed, spread = heard.sent(device), heard.spread(device)
+        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        observed, spread = recorded.sent(device), recorded.spread(device)
         for number, tests in enumerate(guesses):
             expected = [
-                heard.sent(heard.home(int(person), test, heard.clear)) for test in tests
+                recorded.sent(recorded.site_of(int(person), test, recorded.clear))
+                for test in tests
             ]
             scores = [
                 -0.5 * float((((observed - mean) / spread) ** 2).sum())
@@ -120,13 +123,13 @@ def from_messages(
     return LabelScores.of("messages", likely)
 
 
-def from_counts(heard: RecordedRun, people: PersonIds) -> LabelScores:
+def from_counts(recorded: RecordedRun, people: PersonIds) -> LabelScores:
     """Infer labels from each person's upload to the count of tests."""
     likely = np.empty((len(people), 3))
     spread = _CLEAR
     for row, person in enumerate(people):
-        device = heard.home(int(person), _own(heard.known, int(person)))
-        if heard.task.private:
+        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        if recorded.task.private:
             spread = device.plan.sigma(TESTS)
         observed = device.count().tests.sum(axis=0)
         for number, mean in enumerate(((1, 0), (1, 1), (0, 0))):
@@ -134,12 +137,12 @@ def from_counts(heard: RecordedRun, people: PersonIds) -> LabelScores:
     return LabelScores.of("counts", likely)
 
 
-def hypotheses(heard: RecordedRun) -> tuple[Sequence[TestResults], ...]:
+def hypotheses(recorded: RecordedRun) -> tuple[Sequence[TestResults], ...]:
     """Return test records of a negative, a positive and an untested person.
 
     A tested person has one record for each of the test times ``_WHEN``.
     """
-    slots = heard.known.slot if len(heard.known.slot) else np.array([0])
+    slots = recorded.known.slot if len(recorded.known.slot) else np.array([0])
     when = np.unique(np.quantile(slots, _WHEN).astype(np.int32))
 
     def tested(positive: bool) -> list[TestResults]:
@@ -160,14 +163,14 @@ def _single_run(task: FieldTask) -> FieldTask:
     """Reduce a run without privacy to one fit with at most ``_MOST_EXCHANGES``."""
     if task.private:
         return task
-    field = task.wishes.field
+    field = task.settings.field
     reduced = replace(
         field,
         folds=0,
         sweeps=min(field.sweeps, _MOST_EXCHANGES),
-        region=replace(field.region, law="one"),
+        region=replace(field.region, transmission="fixed"),
     )
-    return replace(task, wishes=replace(task.wishes, field=reduced))
+    return replace(task, settings=replace(task.settings, field=reduced))
 
 
 def _own(known: TestResults, person: int) -> TestResults:
@@ -180,9 +183,9 @@ def _own(known: TestResults, person: int) -> TestResults:
 class _Recording(LocalSites):
     """Sites in one process that also record all messages they receive."""
 
-    def __init__(self, homes: Sequence[FieldSite]) -> None:
-        super().__init__(homes)
-        self.heard: list[tuple[EdgeMessages, SweepOptions]] = []
+    def __init__(self, sites: Sequence[FieldSite]) -> None:
+        super().__init__(sites)
+        self.broadcasts: list[tuple[EdgeMessages, SweepOptions]] = []
         self.run: FieldRun | None = None
 
     def begin(self, run: FieldRun) -> None:
@@ -190,5 +193,5 @@ class _Recording(LocalSites):
         super().begin(run)
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        self.heard.append((received, options))
+        self.broadcasts.append((received, options))
         return super().sweep(received, options)

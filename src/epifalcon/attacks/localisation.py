@@ -1,4 +1,4 @@
-"""The localisation attack: which of the claimed places fits how people move.
+"""The localisation attack: posteriors of the claimed places by a mobility model.
 
 Shokri et al., "Quantifying Location Privacy" (2011), as the paper uses it
 ("Evaluation of Privacy and Utility"): the server knows the population's mobility
@@ -42,7 +42,7 @@ class MobilityProfile:
 
     @classmethod
     def of(cls, model: MobilityModel) -> "MobilityProfile":
-        """Take moves and visits of ``model``."""
+        """Return the profile of ``model``."""
         visits = [np.exp(model.log_visits(t)) for t in range(model.slots_per_day)]
         return cls(model.transitions, np.stack(visits))
 
@@ -74,10 +74,10 @@ def forward_backward(
     Adds up to 1 over the claims of each person and window. ``evidence`` (claims,)
     is the log-likelihood of other observations if the claim is true, up to a
     constant for each row, -inf for a claim that cannot be true; without it all
-    claims are alike.
+    claims are equal.
 
-    - **Gaps.** A person without claims for a while is assumed to stand still and to
-      make one move into the slot of the next claims, as pseudo traces do.
+    - **Gaps.** A person without claims is assumed to stay and to make one move into
+      the slot of the next claims, as pseudo traces do.
     - **Windows** of several slots: one region per window, one move at the border.
     - **Impossible moves**, only with epsilon 0, count as 1e-300.
     """
@@ -92,12 +92,12 @@ def posteriors(
     sets: NDArray[np.int64],
     evidence: Floats | None,
 ) -> Floats:
-    """Compute P(there | all claims) if rows of one set have one truth: (claims,).
+    """Compute P(there | all claims) if rows of a set have the same truth: (claims,).
 
     ``sets`` (rows,) numbers the sets in order of first appearance; rows without
-    claims have any number behind those of the person. The sets of a person are the
-    nodes of a graph, the claims of a set its states, and sets that follow each other
-    somewhere are joined; loopy belief propagation (Pearl 1988; Murphy, Weiss and
+    claims have a number after those of the person. The sets of a person are the
+    nodes of a graph, the claims of a set its states, and consecutive sets are
+    neighbours; loopy belief propagation (Pearl 1988; Murphy, Weiss and
     Jordan 1999) is exact on a chain or tree.
     """
     profile.require_match(candidates)
@@ -108,7 +108,7 @@ def posteriors(
             raise DataError("evidence must be finite or -inf")
         most = candidates.row_max(given)
         if np.isneginf(most).any():
-            raise DataError("evidence rules out every claim of a person in a window")
+            raise DataError("evidence is -inf for every claim of a person in a window")
         given = np.maximum(given - candidates.per_claim(most), _DEEPEST)
     rows = _Rows(
         candidates.start,
@@ -132,7 +132,7 @@ def posteriors(
 
 
 class _Rows(NamedTuple):
-    """Claims and mobility profile as compiled code takes them."""
+    """Claims and mobility profile for compiled code."""
 
     start: NDArray[np.int64]
     region: RegionIds
@@ -140,25 +140,25 @@ class _Rows(NamedTuple):
     """(claims,) log-likelihoods minus the maximum of their row."""
     sets: NDArray[np.int64]
     opens: NDArray[np.int64]
-    """(windows,) the slot at which each window begins."""
+    """(windows,) first slot of each window."""
     visits: Floats
     moves: Transitions
 
 
 class _Graph(NamedTuple):
-    """The sets of one person, with room for those of any of several people."""
+    """The sets of one person, in buffers reused for several people."""
 
     size: NDArray[np.int64]
     """(sets,) claims of each set."""
     way: NDArray[np.int64]
-    """(sets, sets) number of the way from one set to another; -1 for none."""
+    """(sets, sets) number of the directed edge between two sets; -1 for none."""
     belief: Floats
     """(sets, claims) log weight of a claim by itself and by all messages; at the end
     its probability."""
     joint: Floats
-    """(ways, claims of the taker, claims of the giver) weight of both, at most 1."""
+    """(edges, claims of the receiver, claims of the sender) joint weight, at most 1."""
     message: Floats
-    """(ways, claims of the taker) log messages."""
+    """(edges, claims of the receiver) log messages."""
 
 
 @compiled
@@ -187,7 +187,7 @@ def _assign_people(rows: _Rows, first: int, past: int, probability: Floats) -> N
 
 @compiled
 def _weigh(rows: _Rows, base: int, lowest: int, graph: _Graph) -> int:
-    """Fill the graph of a person, messages being 0; return the number of sets."""
+    """Fill the graph of a person with zero messages; return the number of sets."""
     claims = graph.belief.shape[1]
     move = np.empty((claims, claims))
     graph.belief[:] = 0.0
@@ -256,7 +256,7 @@ def _fill_moves(rows: _Rows, before: int, after: int, opens: int, move: Floats) 
             if moves.epsilon > 0:
                 near = distance_weight(moves.point_km, moves.spherical, here, to)
                 value = moves.epsilon * near
-            # Claims are in ascending order: search only behind the one before.
+            # Claims are in ascending order: search only after the previous one.
             low = find_move(moves.there, low, past, to)
             if low < past and moves.there[low] == to:
                 value += moves.weight[low]
@@ -265,24 +265,24 @@ def _fill_moves(rows: _Rows, before: int, after: int, opens: int, move: Floats) 
 
 @compiled
 def _propagate(sets: int, graph: _Graph) -> None:
-    """Pass messages up and down the sets until nothing changes.
+    """Pass messages forward and backward over the sets until convergence.
 
-    Where the sets are a chain, as with claims that never return as a whole, the
-    first sweep is the forward-backward algorithm, which is exact.
+    If the sets are a chain, that is no set of claims occurs twice, the first sweep is
+    the forward-backward algorithm, which is exact.
     """
     chain = True
     for sweep in range(_SWEEPS):
         damping = 0.0 if sweep < _UNDAMPED_SWEEPS else 0.5
         change = 0.0
         for giver in range(sets):
-            for taker in range(giver + 1, sets):
-                if graph.way[giver, taker] >= 0:
-                    chain = chain and taker == giver + 1
-                    change = max(change, _send(giver, taker, damping, graph))
+            for view in range(giver + 1, sets):
+                if graph.way[giver, view] >= 0:
+                    chain = chain and view == giver + 1
+                    change = max(change, _send(giver, view, damping, graph))
         for giver in range(sets - 1, -1, -1):
-            for taker in range(giver - 1, -1, -1):
-                if graph.way[giver, taker] >= 0:
-                    change = max(change, _send(giver, taker, damping, graph))
+            for view in range(giver - 1, -1, -1):
+                if graph.way[giver, view] >= 0:
+                    change = max(change, _send(giver, view, damping, graph))
         if chain or change < _STEADY:
             break
     for one in range(sets):
@@ -293,14 +293,14 @@ def _propagate(sets: int, graph: _Graph) -> None:
 
 
 @compiled
-def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
-    """Update one message; return by how much it changed."""
-    way = graph.way[giver, taker]
+def _send(giver: int, view: int, damping: float, graph: _Graph) -> float:
+    """Update one message; return its largest change."""
+    way = graph.way[giver, view]
     known, message = graph.size[giver], graph.message[way]
-    back = graph.message[graph.way[taker, giver], :known]
+    back = graph.message[graph.way[view, giver], :known]
     given = graph.belief[giver, :known] - back
     weight = np.exp(given - np.max(given))
-    made = np.empty(graph.size[taker])
+    made = np.empty(graph.size[view])
     for later in range(len(made)):
         total = 0.0
         for spot in range(known):
@@ -310,7 +310,7 @@ def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
     change = 0.0
     for later in range(len(made)):
         new = damping * message[later] + (1 - damping) * made[later]
-        graph.belief[taker, later] += new - message[later]
+        graph.belief[view, later] += new - message[later]
         change = max(change, abs(new - message[later]))
         message[later] = new
     return change

@@ -1,4 +1,4 @@
-"""Membership inference: was a person's test in the training, and what did it say?
+"""Membership inference: was a person's test used for training, with which result?
 
 The likelihood-ratio attack (LiRA; Carlini et al. 2022, "Membership inference
 attacks from first principles", the online variant): the attacker trains shadow runs,
@@ -7,8 +7,8 @@ person with those of runs with and without the person's test.
 
 Adapted: one score per person, so there are no augmented queries; below 64 shadow runs
 the variances are pooled over people, as in the original; scores are relative to their
-run, since an analyst of published scores sees everybody's. The result itself is
-guessed for people who are in, from the results of others. Only ``judge`` and
+run, since published scores are those of everybody. The result itself is guessed for
+people who are in, from the results of others. Only ``evaluate`` and
 ``infer`` read the truth.
 """
 
@@ -25,7 +25,7 @@ from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
 OWN_VARIANCE_RUNS = 64
-"""Number of shadow runs from which on each person has variances of its own."""
+"""Minimum number of shadow runs for separate variances per person."""
 MOST_FALSE = 0.01
 """False-positive rate at which the true-positive rate is reported."""
 
@@ -37,12 +37,12 @@ _LEAST_SPREAD = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Runs of which the attacker knows whose tests were in."""
+    """Shadow runs: the attacker knows whose tests were used."""
 
     score: Probabilities
-    """(runs, people) as each run publishes them, in [0, 1]."""
+    """(runs, people) published scores, in [0, 1]."""
     included: Mask
-    """(runs, people) whose test the run was given."""
+    """(runs, people) True if the person's test was used."""
 
     def __post_init__(self) -> None:
         if self.score.ndim != 2 or self.score.shape != self.included.shape:
@@ -51,27 +51,27 @@ class Shadows:
                 "both be (runs, people)"
             )
         if not ((self.score >= 0) & (self.score <= 1)).all():
-            raise DataError("a score is not between 0 and 1")
+            raise DataError("scores must be from 0 to 1")
 
     def without(self, run: int) -> "Shadows":
         """Return all runs but one."""
-        kept = np.arange(len(self.score)) != run
-        return Shadows(self.score[kept], self.included[kept])
+        others = np.arange(len(self.score)) != run
+        return Shadows(self.score[others], self.included[others])
 
 
 @dataclass(frozen=True)
 class MembershipResult:
-    """How well a ranking of people separates the two kinds."""
+    """How well a ranking of people separates the two classes."""
 
     auc: float
-    """.5 for a guess."""
+    """.5 for a random ranking."""
     tpr: float
-    """True-positive rate where false positives are few; their rate for a guess."""
+    """True-positive rate at ``MOST_FALSE`` false positives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipSummary:
-    """The same over all target runs, with intervals over them."""
+    """Means and intervals over all target runs."""
 
     auc: Summary
     tpr: Summary
@@ -79,25 +79,25 @@ class MembershipSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """What scores reveal of tests, every run in turn being the target.
+    """What scores reveal about tests; each run is the target once.
 
     Target runs share their shadow runs, so the intervals are somewhat too narrow.
     """
 
     membership: MembershipSummary
-    """Was the test in?"""
+    """Was the test used?"""
     result: MembershipSummary
     """Positive or negative, of the people who are in."""
     result_without: MembershipSummary
-    """The same for runs without the person's own test: what others' tests reveal
-    anyway. The leak is what ``result`` has more than this."""
+    """The same for runs without the person's own test: what others' tests reveal.
+    The leak is the difference of ``result`` to this."""
 
 
 def levelled(score: Probabilities) -> Floats:
     """Standardise the logits of each run by its median and spread: (..., people).
 
-    Runs that stopped at another round differ in level and scale of all scores. A run
-    whose scores are all equal becomes zeros.
+    Runs stopped at different rounds differ in level and scale of all scores. A run with
+    equal scores gives zeros.
     """
     logits = logit(np.clip(score, _EDGE, 1 - _EDGE))
     centred = logits - np.median(logits, axis=-1, keepdims=True)
@@ -110,8 +110,8 @@ def membership_ratio(
 ) -> Floats:
     """Compute the log-likelihood ratio of "in" against "out": (people,).
 
-    ``target`` (people,) are the scores of the attacked run. 0, which decides
-    nothing, for people whom the shadow runs show on one side only.
+    ``target`` (people,) are the scores of the attacked run. The ratio is 0 for people
+    who are in, or out, in all shadow runs.
     """
     _require_people(target, shadows)
     seen, shown = levelled(target), levelled(shadows.score)
@@ -139,10 +139,10 @@ def result_ratio(
     """Compute the log-likelihood ratio of "positive" against "negative": (people,).
 
     ``results`` (people,) are 1, 0, or -1 for people whose result the attacker does
-    not know; only those are to be evaluated. Two facts are used: where the person's
-    score lies without its own test, which is the risk by others' tests, and how far
-    the target's score has moved from there. How both look for either result is learnt
-    from the people with known results. Without ``own_test`` the move is left out.
+    not know; only those are to be evaluated. Two values are used: the person's mean
+    score without its own test, which is the risk by others' tests, and the difference
+    of the target's score to it. Their distributions are fitted to people with known
+    results. Without ``own_test`` the difference is not used.
     """
     _require_people(target, shadows)
     shown = levelled(shadows.score)
@@ -154,7 +154,7 @@ def result_ratio(
     return np.nan_to_num(ratio, nan=0.0)
 
 
-def judge(score: Floats, truth: Mask) -> MembershipResult:
+def evaluate(score: Floats, truth: Mask) -> MembershipResult:
     """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives."""
     ranked = curve(score, truth)
     need_both(ranked, "the people attacked")
@@ -169,7 +169,7 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
     a tenth of the people at a time, with those of all others known.
     """
     if len(runs.score) < 4:
-        raise DataError(f"{len(runs.score)} runs: an attack needs 4 or more")
+        raise DataError(f"{len(runs.score)} runs, expected 4 or more")
     found: dict[str, list[MembershipResult]] = {
         "member": [],
         "result": [],
@@ -177,16 +177,16 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
     }
     for number, inside in enumerate(runs.included):
         score, others = runs.score[number], runs.without(number)
-        found["member"].append(judge(membership_ratio(score, others), inside))
+        found["member"].append(evaluate(membership_ratio(score, others), inside))
         for name, own in (("result", True), ("without", False)):
             guessed = _guess_results(score, others, infected, own)
-            found[name].append(judge(guessed[inside], infected[inside]))
+            found[name].append(evaluate(guessed[inside], infected[inside]))
     member, result, without = (
         MembershipSummary(
-            auc=over_seeds([one.auc for one in judged]),
-            tpr=over_seeds([one.tpr for one in judged]),
+            auc=over_seeds([one.auc for one in results]),
+            tpr=over_seeds([one.tpr for one in results]),
         )
-        for judged in found.values()
+        for results in found.values()
     )
     return Inference(membership=member, result=result, result_without=without)
 
@@ -194,9 +194,9 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
 def _guess_results(
     target: Probabilities, shadows: Shadows, infected: Mask, own_test: bool
 ) -> Floats:
-    """Compute everybody's ratio, each part from the known results of all others."""
+    """Compute the ratios (people,), each part from the known results of the others."""
     guessed = np.zeros(len(target))
-    # Each result in turn over the parts: every part leaves both kinds known.
+    # Distribute each class over all parts, so that both stay known.
     rank = np.empty(len(target), np.int64)
     rank[np.argsort(infected, kind="stable")] = np.arange(len(target))
     for part in range(_PARTS):
@@ -210,19 +210,17 @@ def _guess_results(
 def _class_ratio(
     value: Floats, shown: Floats, counted: Mask, results: NDArray[np.int8]
 ) -> Floats:
-    """Compute how much likelier ``value`` (people,) is among positives.
+    """Compute the log-likelihood ratio of ``value`` (people,), positive to negative.
 
     ``shown`` (runs, people) are such values of people with known results, where
-    ``counted``. Two Gaussians of one variance; a positive test is taken to raise
-    scores, so a difference the other way, which is chance, counts as none.
+    ``counted``. Two Gaussians of equal variance; a positive test is assumed to raise
+    scores, so a difference in the other direction counts as zero.
     """
     means, squares, free = [], 0.0, 0
     for result in (1, 0):
         taken = shown[counted & (results == result) & np.isfinite(shown)]
         if len(taken) < 2:
-            raise DataError(
-                "the attacker must know two people or more of either result"
-            )
+            raise DataError("the attacker must know two or more people of each result")
         means.append(float(taken.mean()))
         squares += float(((taken - means[-1]) ** 2).sum())
         free += len(taken) - 1
@@ -241,6 +239,5 @@ def _mean(shown: Floats, side: Mask) -> Floats:
 def _require_people(target: Probabilities, shadows: Shadows) -> None:
     if target.shape != shadows.score.shape[1:]:
         raise DataError(
-            f"scores of {target.shape} people, but shadow runs of "
-            f"{shadows.score.shape[1:]}"
+            f"target has shape {target.shape}, expected {shadows.score.shape[1:]}"
         )

@@ -1,19 +1,19 @@
 """The recurrence attack, and recurrence and moves together.
 
-People return to places, most pseudo traces do not: a place claimed at the same hour
-of many other days is a home or a place of work. How informative that is depends on
-how pseudo traces are made, which is public. So the attacker makes a city of its own
-(a rehearsal), draws pseudo traces there by the same method, and fits the weights of
-the evidence there. Nothing of the attacked people's truth is used.
+People return to places, most pseudo traces do not: a place claimed at the same hour of
+many other days is a home or a place of work. How informative that is depends on the
+generator of pseudo traces, which is public. So the attacker simulates a shadow city,
+draws pseudo traces there by the same method, and fits the weights of the evidence
+there. The true places of the attacked people are not used.
 
-The combined attack is a series of passes, each of which puts its evidence into the
-forward-backward algorithm. The first counts every claim alike; later ones weight
-claims by their probability in the pass before.
+The combined attack has several passes of the forward-backward algorithm. The first
+counts all claims equally; later ones weight claims by their probability in the previous
+pass.
 
-Pseudo traces that recur as true ones do withstand it. But a set of claims that returns
-as a whole then stands for one true place: the attack by sets chooses one claim for each
-distinct set of a person, and the evidence of its windows adds up. How many people claim
-a place is evidence too: many of those who claim a popular place are not there.
+Pseudo traces that recur like true ones resist it. But then a set of claims that recurs
+as a whole stands for one true place: the attack by sets selects one claim for each
+distinct set of a person, and the evidence of its windows adds up. The number of people
+who claim a place is evidence too: many claims of a popular place are false.
 """
 
 import math
@@ -39,16 +39,16 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, Mask, RegionIds
 
 SCALES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
-"""Factors of the evidence tried on the rehearsal: neighbouring slots carry much the
-same evidence, and added up in full they would count several times."""
+"""Candidate factors of the evidence: neighbouring slots have similar evidence, which
+would be counted several times in a plain sum."""
 
-HONESTY = tuple(0.5**step for step in range(8))
-"""Powers tried on a rehearsal, from probabilities as they are to nearly uniform."""
+POWERS = tuple(0.5**step for step in range(8))
+"""Candidate powers, from unchanged probabilities to nearly uniform ones."""
 CROWD = (0.0, 1.0, 2.0, 3.0, 5.0)
-"""Weights of the number of claimants tried there."""
+"""Candidate weights of the number of claimants."""
 
 _HINT = 0.01
-"""Squared distance of true and pseudo claims in the evidence of a rehearsal."""
+"""Squared distance of true and pseudo claims in the simulated evidence."""
 _LEAST = 1e-300
 _PEOPLE_AT_ONCE = 32
 _SELDOM = 0.01
@@ -57,11 +57,10 @@ _RIDGE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """How often each claim returns on other days, from 0 (never) to 1 (always).
+    """How often each claim recurs on other days, from 0 (never) to 1 (always).
 
-    (claims,) float32 each: the weight of the other claims of the same region by the
-    same person, over the non-empty windows in which it could have been; 0 where there
-    is no other day.
+    (claims,) float32 each: the weight of the same person's other claims of the region,
+    divided by the number of its other non-empty windows; 0 without other days.
     """
 
     same_hour: NDArray[np.float32]
@@ -72,38 +71,38 @@ class Recurrence:
 
 @dataclass(frozen=True, eq=False)
 class ShadowCity:
-    """A city of the attacker's own: claims, true traces, and how people move."""
+    """A city simulated by the attacker: claims, true traces and mobility model."""
 
     candidates: Candidates
     traces: Traces
     model: MobilityModel
-    """Of the rehearsal's own people."""
+    """Mobility model of the shadow city."""
     claimed: Counts | None = None
-    """(claims,) people of the city who claim the place; None where not counted."""
+    """(claims,) number of people who claim the place; None if not counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceWeights:
-    """Weights of the evidence, and its factor."""
+    """Weights of the evidence and its factor."""
 
     weights: Floats
-    """(5,) of the columns of ``features``."""
+    """(5,) weights of the columns of ``features``."""
     scale: float
     error: float
-    """On the rehearsal."""
+    """Localisation error in the shadow city."""
 
 
 def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurrence:
     """Count for each claim how often the person claims the region on other days.
 
-    ``weight`` (claims,), each 0 to 1, is the probability that a claim is true;
-    without it every claim counts 1. Windows must not cross midnight.
+    ``weight`` (claims,), from 0 to 1, is the probability that a claim is true; default
+    1. Windows must not cross midnight.
     """
     if weight is None:
         weight = np.ones(candidates.claims)
     given = candidates.about_claims("weight", weight)
     if given.size and not (given.min() >= 0 and given.max() <= 1 + 1e-9):
-        raise DataError("weights must lie between 0 and 1")
+        raise DataError("weight must be from 0 to 1")
     windows, day = candidates.windows, candidates.windows_per_day
     same, any_hour = (np.empty(candidates.claims, np.float32) for _ in range(2))
     for first in range(0, candidates.people, _PEOPLE_AT_ONCE):
@@ -135,7 +134,7 @@ def _sums(
     region: RegionIds,
     weight: Floats,
 ) -> Floats:
-    """Add up weights by person, part of the time and region."""
+    """Sum weights by person, part of the time and region."""
     shape = (
         person.max(initial=0) + 1,
         part.max(initial=0) + 1,
@@ -145,17 +144,17 @@ def _sums(
     return np.bincount(code, weight, math.prod(shape)).reshape(shape)
 
 
-def learn(rehearsal: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
-    """Find the passes of the combined attack on a rehearsal.
+def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
+    """Fit the passes of the combined attack in a shadow city.
 
     The weights are those of a conditional logit (which claim of a row is true)
-    with a slight ridge; the factor is the one of ``SCALES`` with the least error.
-    Passes are added while the error falls, at most ``passes``.
+    with a small ridge; the factor is the one of ``SCALES`` with the smallest error.
+    Passes are added while the error decreases, at most ``passes``.
     """
     whole(1, passes=passes)
-    candidates = rehearsal.candidates
-    profile = MobilityProfile.of(rehearsal.model)
-    truth = true_claims(candidates, rehearsal.traces)
+    candidates = shadow.candidates
+    profile = MobilityProfile.of(shadow.model)
+    truth = true_claims(candidates, shadow.traces)
     log_visits = profile.log_visits(candidates)
     belief, found = None, list[EvidenceWeights]()
     for _ in range(passes):
@@ -186,8 +185,8 @@ def combined(
 ) -> Floats:
     """Compute P(there | all claims) by moves and recurrence: (claims,).
 
-    ``passes`` come from ``learn``. ``evidence`` (claims,) is other evidence, such as
-    the log-likelihood of uploads; it enters every pass in full.
+    ``passes`` is the result of ``learn``. ``evidence`` (claims,) is other evidence,
+    such as the log-likelihood of uploads; it is added in every pass.
     """
     log_visits = profile.log_visits(candidates)
     likely = None
@@ -203,22 +202,22 @@ def combined(
 
 
 def features(found: Recurrence, log_visits: Floats) -> Floats:
-    """Return what the evidence weighs: (claims, 5).
+    """Return the features of the evidence: (claims, 5).
 
     The share at the same hour, its log, the share at any hour, its log, log pi(r|t);
-    the weight of the last is below 0 where pseudo places are drawn by visits.
+    the last has a negative weight if pseudo places are drawn by visits.
     """
     hour, any_hour = (
         one.astype(np.float64) for one in (found.same_hour, found.any_hour)
     )
     logs = [np.log(_SELDOM + one) for one in (hour, any_hour)]
-    # A region nobody visits is -inf where epsilon is 0; evidence must stay finite.
+    # Regions without visits are -inf for epsilon 0; evidence must be finite.
     visits = np.maximum(log_visits, -50.0)
     return np.stack([hour, logs[0], any_hour, logs[1], visits], axis=1)
 
 
 def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Floats:
-    """Fit the weights under which the true claims are likeliest in their rows."""
+    """Fit the weights by maximum likelihood of the true claims in their rows."""
     true = candidates.per_claim(candidates.row_sum(truth))
     spread = table.std(axis=0)
     spread[spread < 1e-9] = 1.0
@@ -243,51 +242,51 @@ def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Fl
 
 @dataclass(frozen=True)
 class RepeatReliability:
-    """How far the attack is to be believed; ``learn_sets`` finds it.
+    """Calibration of the attack by sets; fitted by ``learn_sets``.
 
-    Moves from slot to slot are treated as independent and are not, so that their
-    product over a trace is far too confident. That does not change which life is
-    preferred, but its weight beside other evidence.
+    Moves from slot to slot are treated as independent although they are not, so their
+    product over a trace is overconfident. That does not change which trace is the most
+    likely, but its weight relative to other evidence.
     """
 
-    honest: float = 1.0
-    """Power to which probabilities are raised; other evidence weighs more by it."""
+    power: float = 1.0
+    """Power of the probabilities; below 1 other evidence has more weight."""
     crowd: float = 0.0
-    """Weight of minus the log of the claimants of a place, once for each set."""
+    """Weight of minus the log number of claimants of a place, once per set."""
 
 
 def by_sets(
     candidates: Candidates,
     profile: MobilityProfile,
-    belief: RepeatReliability | None = None,
+    reliability: RepeatReliability | None = None,
     evidence: Floats | None = None,
     claimed: Counts | None = None,
 ) -> Floats:
-    """Compute P(there | all claims) if equal sets have equal truths: (claims,).
+    """Compute P(there | all claims) if equal sets have the same truth: (claims,).
 
     Adds up to 1 over the claims of each person and window. ``evidence`` (claims,)
-    is as for ``forward_backward``; it adds up over the windows of a set, so that
-    evidence which is the same in all of them must be divided by ``slots_of_set``.
+    is as for ``forward_backward``; it is summed over the windows of a set, so evidence
+    that is equal in all of them must be divided by ``slots_of_set``.
     ``claimed`` (claims,) is the number of people who claim the place. A move of
     probability 0 counts as 1e-300, a gap is crossed by one move.
     """
-    belief = belief or RepeatReliability()
-    given = None if evidence is None else np.asarray(evidence) / belief.honest
-    if claimed is not None and belief.crowd:
+    reliability = reliability or RepeatReliability()
+    given = None if evidence is None else np.asarray(evidence) / reliability.power
+    if claimed is not None and reliability.crowd:
         many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
-        given = (0.0 if given is None else given) - belief.crowd * many
+        given = (0.0 if given is None else given) - reliability.crowd * many
     made = posteriors(candidates, profile, _number_sets(candidates).of_row, given)
-    if belief.honest == 1:
+    if reliability.power == 1:
         return made
-    made = np.maximum(made, _LEAST) ** belief.honest
+    made = np.maximum(made, _LEAST) ** reliability.power
     return np.asarray(made / candidates.per_claim(candidates.row_sum(made)))
 
 
 def slots_of_set(candidates: Candidates) -> NDArray[np.int64]:
     """Count the windows in which the person makes the same claims: (claims,).
 
-    Evidence that is the same in all windows of a set, such as exact counts of the
-    same people, must be divided by it.
+    Evidence that is equal in all windows of a set, such as exact counts of the same
+    people, must be divided by it.
     """
     sets = _number_sets(candidates)
     return np.repeat(sets.times[sets.of_row], np.diff(candidates.start))
@@ -308,7 +307,7 @@ def _number_sets(candidates: Candidates) -> _Sets:
     table[:, 0] = np.arange(len(size)) // candidates.windows
     place = np.arange(candidates.claims) - np.repeat(candidates.start[:-1], size)
     table[candidates.row, 1 + place] = candidates.region
-    # Empty windows have a number far behind those of the person's sets.
+    # Empty windows get a number after those of all sets.
     table[size == 0, 0] = candidates.people
     _, first, found, times = np.unique(
         table, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -318,19 +317,19 @@ def _number_sets(candidates: Candidates) -> _Sets:
     return _Sets(rank[found.ravel()], times[order])
 
 
-def learn_sets(rehearsal: ShadowCity, rng: np.random.Generator) -> RepeatReliability:
-    """Find the weight of the claimants and the power of the probabilities.
+def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliability:
+    """Fit the weight of the claimants and the power of the probabilities.
 
-    On a rehearsal: the weight of ``CROWD`` with the least error, then the power of
-    ``HONESTY`` with the least error when every window has weak evidence beside,
-    drawn from ``rng``.
+    In a shadow city: the weight of ``CROWD`` with the smallest error, then the power
+    of ``POWERS`` with the smallest error when every window has additional weak
+    evidence, drawn from ``rng``.
     """
-    candidates, claimed = rehearsal.candidates, rehearsal.claimed
-    profile = MobilityProfile.of(rehearsal.model)
-    truth = true_claims(candidates, rehearsal.traces)
+    candidates, claimed = shadow.candidates, shadow.claimed
+    profile = MobilityProfile.of(shadow.model)
+    truth = true_claims(candidates, shadow.traces)
 
-    def error(belief: RepeatReliability, evidence: Floats | None = None) -> float:
-        likely = by_sets(candidates, profile, belief, evidence, claimed)
+    def error(reliability: RepeatReliability, evidence: Floats | None = None) -> float:
+        likely = by_sets(candidates, profile, reliability, evidence, claimed)
         guess = name_best(candidates, likely)
         return localisation_error(guess, candidates, truth).error
 
@@ -338,5 +337,5 @@ def learn_sets(rehearsal: ShadowCity, rng: np.random.Generator) -> RepeatReliabi
     plain = min((RepeatReliability(crowd=crowd) for crowd in weights), key=error)
     noise = rng.standard_normal(candidates.claims)
     hint = _HINT * (truth - 0.5) + math.sqrt(_HINT) * noise
-    tried = (RepeatReliability(honest, plain.crowd) for honest in HONESTY)
-    return min(tried, key=lambda belief: error(belief, hint))
+    tried = (RepeatReliability(power, plain.crowd) for power in POWERS)
+    return min(tried, key=lambda reliability: error(reliability, hint))

@@ -1,14 +1,14 @@
-"""Record what a curious server sees of a sample of people over many rounds.
+"""Record the view of a curious server on a sample of people over many rounds.
 
 ``UploadStatistics`` holds the statistics that the attacks need, in memory that grows
-with the claims and not with the rounds. Nothing in it is known to devices alone: no
+with the claims and not with the rounds. It contains nothing that only devices know: no
 true trace, no flag for a true place, no test result, no row before noise.
 
-The model behind the evidence: at all true places of a round a person sends the same
-row v, at pseudo places zeros, each with noise N(0, sigma^2) of its own. Given how
-likely each claim is to be true from the rounds before (online EM), the uploads of the
-*other* windows give v up to a known error, and an upload is then more or less likely
-to hold it. With ``model.input=status`` the first layer's row is one of three, by
+The model of the evidence: in a round a person sends the same row v at all true places
+and zeros at pseudo places, each with independent noise N(0, sigma^2). Given the
+probability of each claim from the previous rounds (online EM), v is estimated from the
+uploads of the *other* windows with a known error, which gives the likelihood that an
+upload holds it. With ``model.input=status`` the first layer's row is one of three, by
 status, which the server itself broadcasts (``KnownRows``): a matched filter.
 """
 
@@ -35,7 +35,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan
-from epifalcon.federation.server_view import PlaceTotals, Seen
+from epifalcon.federation.server_view import PlaceTotals, ServerMessage
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.traces import Traces
@@ -46,15 +46,15 @@ from epifalcon.streams import Streams
 from epifalcon.types import Counts, Floats, Plain
 
 VIEW = "view"
-"""Folder of the notes in a method's folder."""
-_KIND, _SCHEMA = "server-notes", 3
+"""Folder of the recording in a method's folder."""
+_KIND, _SCHEMA = "upload-statistics", 4
 _SUMS, _NEWEST = "gradient.", "parameter."
 _FIRST = "upload/0"
 _UNKNOWN = STATUSES - 1
 _ROW_ROUNDS = 500
-"""Most rounds of which the people's rows are stored, evenly spaced."""
+"""Maximum number of rounds with stored rows, evenly spaced."""
 _LEAST_NOISE = 1e-3
-"""Of the clip: noise that an attacker assumes where there is none, to have odds."""
+"""Assumed noise relative to the clip if there is none, so that odds are finite."""
 _LEAST_STRENGTH, _LEAST_CERTAINTY = 1e-6, 1e-9
 
 Singles = NDArray[np.float32]
@@ -62,7 +62,7 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTerms:
-    """What everybody knows of a run's protocol."""
+    """Public values of a run's protocol."""
 
     regions: int
     windows: int
@@ -73,19 +73,18 @@ class PublicTerms:
     parameters: int
     """Number of model parameters."""
     rounds: int
-    """Planned; a run may end before."""
+    """Planned rounds; a run may end earlier."""
     channels: tuple[str, ...]
-    """Of uploads at places, in the order in which a round has them."""
+    """Channels of uploads at places, in the order of a round."""
     upload_clip: float | None
-    """None where nothing is clipped."""
+    """None without clipping."""
     upload_sigma: float
     gradient_clip: float | None
     gradient_sigma: float
     presence_sigma: float
     """Noise of each claim in the counts."""
     mask_share: float | None = None
-    """Of a status input: how often a known status is hidden. None where each person
-    has a row of its own."""
+    """Share of rounds in which a known status is hidden; None without status input."""
     input_dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -114,7 +113,7 @@ class PublicTerms:
             width=settings.width,
             parameters=sum(one.numel() for one in model.values()),
             rounds=settings.rounds,
-            channels=tuple(up + back if plan.way.exchanged else up),
+            channels=tuple(up + back if plan.exchange_rules.exchanged else up),
             upload_clip=None if upload is None else upload.clip,
             upload_sigma=0.0 if upload is None else upload.sigma,
             gradient_clip=None if gradient is None else gradient.clip,
@@ -126,7 +125,7 @@ class PublicTerms:
 
     @property
     def single(self) -> bool:
-        """Whether just one claim of a person in a window is true."""
+        """True if exactly one claim of a person in a window is true."""
         return self.window_slots == 1
 
     @property
@@ -136,23 +135,23 @@ class PublicTerms:
 
     @property
     def most_claims(self) -> int:
-        """The most claims that a person can have."""
+        """Maximum number of claims per person."""
         in_window = min(self.window_slots * (self.copies + 1), self.regions)
         return self.windows * in_window
 
     @property
     def assumed_clip(self) -> float:
-        """The clip that odds are computed with."""
+        """Clip used for odds."""
         return 1.0 if self.upload_clip is None else self.upload_clip
 
     @property
     def assumed_sigma(self) -> float:
-        """The noise that odds are computed with."""
+        """Noise scale used for odds."""
         return max(self.upload_sigma, _LEAST_NOISE * self.assumed_clip)
 
     @property
     def row_every(self) -> int:
-        """Rounds from one stored row to the next."""
+        """Number of rounds between stored rows."""
         return -(-self.rounds // _ROW_ROUNDS)
 
     def stored_rows(self, rounds: int) -> int:
@@ -160,7 +159,7 @@ class PublicTerms:
         return -(-rounds // self.row_every)
 
     def planned_bytes(self, people: int) -> int:
-        """Return the most bytes that notes of ``people`` people take."""
+        """Return the maximum size of the statistics of ``people`` people in bytes."""
         claim = 8 * (6 + len(self.channels) + self.statuses)
         rows = self.stored_rows(self.rounds) * 4 * (self.width + 1)
         sums = 16 * len(self.channels) + 8 * (2 + self.parameters + self.statuses)
@@ -172,14 +171,14 @@ class PublicTerms:
 class UploadStatistics:
     """Running statistics of the uploads of some people.
 
-    Claims are sorted by person and then by key, so that their order says nothing of
-    which are true. The downloads that a person requests are at the same keys, true
-    and pseudo alike, and so reveal nothing more.
+    Claims are sorted by person and then by key, so that their order does not reveal
+    which are true. Downloads are at the same keys, true and pseudo, and reveal nothing
+    more.
     """
 
     terms: PublicTerms
     rounds: int
-    """Rounds seen whole."""
+    """Number of completely recorded rounds."""
     people: NDArray[np.int64]
     """(people,) numbers in the city, ascending."""
     person: NDArray[np.int32]
@@ -192,39 +191,39 @@ class UploadStatistics:
     """(channels, claims) squared norms summed over rounds."""
     evidence: Floats
     """(claims,) log-likelihood ratio, true against pseudo, over all rounds and
-    channels. A true row comes back at all true places of a round; each round's mean
-    is weighted by what the rounds before say about each claim."""
+    channels. A true row is repeated at all true places of a round; each round's mean
+    is weighted by the probability of each claim from the previous rounds."""
     strength: Floats
     """(people, channels, 2) estimate of the row's squared norm: sum, and weight."""
     rows: Singles
     """(people, stored rounds, width) the person's row in the first channel, estimated
     from the weighted uploads: unbiased, with noise of sigma^2 / ``certainty``."""
     certainty: Singles
-    """(people, stored rounds) uploads that the row is worth; 0 for none."""
+    """(people, stored rounds) effective number of uploads in the row; 0 for none."""
     gradients: dict[str, Floats]
     """By parameter, (people, ...): each person's gradient, clipped and noised, summed
     over rounds."""
     gradient_energy: Floats
     """(people,) squared norms of them summed over rounds."""
     counts: Floats
-    """(claims,) how many are truly at the place, as the server knows it."""
+    """(claims,) number of people at the place, as known to the server."""
     claimed: Counts
-    """(claims,) how many claim the place."""
+    """(claims,) number of people who claim the place."""
     presence: Floats
-    """(claims,) 1 or 0 for being there, as the person's device sent it with noise; NaN
-    where only totals leave."""
+    """(claims,) noised 1 or 0 for being present, as sent by the device; NaN if only
+    totals are released."""
     status: Floats
     """(people, statuses) log-likelihood of the person's first-layer uploads if it is
     negative, positive, or of unknown status, up to a constant."""
-    met: Floats
+    matched: Floats
     """(statuses, claims) product of the first-layer upload with the row of each
     status, as broadcast for the round, summed over rounds."""
     gram: Floats
-    """(statuses, statuses, statuses) what ``met`` is to be compared with: products of
-    the status rows among themselves, and for a negative and a positive person what
-    hiding the status adds to their spread, each summed over rounds."""
+    """(statuses, statuses, statuses) reference of ``matched``, summed over rounds:
+    products of the status rows, then for a negative and a positive person the
+    covariance added by hiding the status."""
     parameters: dict[str, Singles]
-    """The newest that were broadcast."""
+    """Newest broadcast parameters."""
 
     @classmethod
     def empty(
@@ -234,10 +233,10 @@ class UploadStatistics:
         person: NDArray[np.integer[Any]],
         key: EdgeKeys,
     ) -> "UploadStatistics":
-        """Return notes of no round; arguments are as the fields."""
+        """Return empty statistics; arguments are as the fields."""
         many, claims, channels = len(people), len(key), len(terms.channels)
         clip, stored = terms.assumed_clip, terms.stored_rows(terms.rounds)
-        # As sure of the norm as if it lay anywhere up to the clip.
+        # Prior weight of a norm that is uniform up to the clip.
         surety = 8 * terms.width * (terms.assumed_sigma / clip) ** 4
         return cls(
             terms=terms,
@@ -257,7 +256,7 @@ class UploadStatistics:
             claimed=np.zeros(claims, np.int64),
             presence=np.full(claims, np.nan),
             status=np.zeros((many, terms.statuses)),
-            met=np.zeros((terms.statuses, claims)),
+            matched=np.zeros((terms.statuses, claims)),
             gram=np.zeros((terms.statuses,) * 3),
             parameters={},
         )
@@ -270,13 +269,13 @@ class UploadStatistics:
         return made | {_NEWEST + name: one for name, one in self.parameters.items()}
 
     def meta(self) -> dict[str, Any]:
-        """Return what is no array, for JSON."""
+        """Return all other values, for JSON."""
         terms = {**asdict(self.terms), "channels": list(self.terms.channels)}
         return {"terms": terms, "rounds": self.rounds}
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "UploadStatistics":
-        """Build notes from ``arrays`` and ``meta``; ``CorruptFileError`` if odd."""
+        """Build statistics; ``CorruptFileError`` for missing or unknown fields."""
         named: dict[str, Any] = {"gradients": {}, "parameters": {}}
         for name, one in arrays.items():
             if name.startswith(_SUMS):
@@ -290,7 +289,7 @@ class UploadStatistics:
             return cls(terms=terms, rounds=meta["rounds"], **named)
         except (KeyError, TypeError) as error:
             raise CorruptFileError(
-                f"the record is odd or of another version: {error}"
+                f"the record is damaged or of another version: {error}"
             ) from None
 
     def save(self, folder: Path, origin: store.Origin) -> None:
@@ -314,8 +313,8 @@ class UploadStatistics:
             raise CorruptFileError(f"{folder}: {error}") from None
 
 
-def read_notes(folder: Path) -> UploadStatistics:
-    """Read the notes in a method's folder; ``DataError`` where none were taken."""
+def read_statistics(folder: Path) -> UploadStatistics:
+    """Read the recording in a method's folder; ``DataError`` if there is none."""
     place = folder / VIEW
     if not place.is_dir():
         raise DataError(
@@ -331,20 +330,20 @@ class KnownRows:
 
     A known status is hidden in a share of the rounds, at random: the person then sends
     the row of unknown status. Input dropout is modelled by its mean effect: a shorter
-    row and more noise in all coordinates alike.
+    row and more noise in all coordinates.
     """
 
     row: Floats
     """(statuses, width) as sent, before noise; with input dropout their mean."""
     spread: Floats
-    """(statuses,) variance of a coordinate around it, by dropout."""
+    """(statuses,) variance of a coordinate by dropout."""
 
     @classmethod
     def of(cls, parameters: Parameters, terms: PublicTerms) -> "KnownRows":
-        """Return the rows of a round from what was broadcast for it."""
+        """Return the rows of a round from its broadcast parameters."""
         column = parameters["input.weight"].detach().double().numpy().T
         square = (column * column).sum(axis=1)
-        # Of width coordinates a share is 0 and the others 1 / (1 - it) as large.
+        # Dropout sets a share of the coordinates to 0 and scales up the others.
         length = square / (1 - terms.input_dropout)
         scale = np.ones(len(column))
         if terms.upload_clip is not None:
@@ -354,7 +353,7 @@ class KnownRows:
         return cls(column * scale[:, None], spread)
 
     def gram(self, mask_share: float) -> Floats:
-        """Return what a round adds to ``UploadStatistics.gram``."""
+        """Return the contribution of a round to ``UploadStatistics.gram``."""
         products = self.row @ self.row.T
         made = [products]
         for known in range(_UNKNOWN):
@@ -395,7 +394,7 @@ def _log_ratio(
 
 
 def shown_chances(status: Floats, mask_share: float) -> Floats:
-    """Return the log-chance of each status to be shown in a round: (statuses,).
+    """Return the log-probability of each shown status in a round: (statuses,).
 
     ``status`` are the log-likelihoods of the person's own status so far.
     """
@@ -409,7 +408,7 @@ def shown_chances(status: Floats, mask_share: float) -> Floats:
 def own_status(fits: Floats, mask_share: float) -> Floats:
     """Convert log-likelihoods of the row sent to those of the person's own status.
 
-    Shape (statuses,) both: a known status is shown or, hidden, looks unknown.
+    Shape (statuses,) both: a known status is either shown or hidden as unknown.
     """
     with np.errstate(divide="ignore"):
         shown, hidden = np.log(1 - mask_share), np.log(mask_share)
@@ -421,10 +420,10 @@ def own_status(fits: Floats, mask_share: float) -> Floats:
 def posterior(
     evidence: Floats, start: NDArray[np.int64], copies: int, *, single: bool
 ) -> Floats:
-    """Return the probability of each claim to be true, (claims,).
+    """Return the probability that each claim is true, (claims,).
 
-    ``single``: just one claim of a window is true; otherwise each by itself, with
-    prior odds of 1 to ``copies``.
+    ``single``: exactly one claim of a window is true; otherwise claims are
+    independent, with prior odds of 1 to ``copies``.
     """
     if not single:
         return np.asarray(expit(evidence - math.log(max(copies, _LEAST_CERTAINTY))))
@@ -435,20 +434,20 @@ def posterior(
 
 @dataclass(frozen=True, eq=False)
 class RoundUploads:
-    """One person's uploads of one round and channel, compared among themselves."""
+    """One person's uploads of one round and channel."""
 
     rows: Floats
     """(claims, width)"""
     start: NDArray[np.int64]
-    """Where each window's claims begin, and the end."""
+    """(windows + 1,) first claim of each window, and the end."""
     weight: Floats
-    """(claims,) probability of each claim to be true before the round."""
+    """(claims,) probability that each claim is true, before the round."""
     noise: float
     """Variance of a coordinate."""
 
     @cached_property
     def window(self) -> NDArray[np.int64]:
-        """(claims,) which window each claim is in."""
+        """(claims,) window of each claim."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     @cached_property
@@ -492,9 +491,9 @@ class RoundUploads:
         return _log_ratio(self.square, along, length, spread, self.noise, width)
 
     def evidence_of_known(self, known: KnownRows, log_chance: Floats) -> Floats:
-        """Return the log ratio where the row is one of the known ones, (claims,).
+        """Return the log ratio if the row is one of the known ones, (claims,).
 
-        ``log_chance`` (statuses,) is that of each row before the round.
+        ``log_chance`` (statuses,) is the log prior of each row.
         """
         fits = known.log_likelihood(self.rest, self.rest_certain, self.noise)
         chance = log_chance + fits
@@ -506,7 +505,7 @@ class RoundUploads:
 
 
 def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Draw the numbers of ``count`` people, ascending; everybody if there are fewer."""
+    """Draw ``count`` people, ascending; everybody if there are fewer: (sample,)."""
     whole(1, people=people, count=count)
     rng = Streams(seed).numpy("server notes")
     drawn = rng.choice(people, min(people, count), replace=False)
@@ -514,19 +513,23 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
 
 
 class UploadStatisticsView:
-    """A ``ServerView`` that continues ``notes``, whose arrays it changes.
+    """A ``ServerView`` that updates the arrays of ``statistics`` in place.
 
-    Rounds must come whole and in order: after a round that failed, continue from notes
-    taken before it. Uploads of scoring passes are ignored.
+    Rounds must be complete and in order: after a failed round, continue from earlier
+    statistics. Uploads of scoring passes are ignored.
     """
 
-    def __init__(self, notes: UploadStatistics) -> None:
-        self._notes, self.sample = notes, notes.people
+    def __init__(self, statistics: UploadStatistics) -> None:
+        self._statistics, self.sample = statistics, statistics.people
         self._place = {one: place for place, one in enumerate(self.sample.tolist())}
-        self._start = np.searchsorted(notes.person, np.arange(len(self.sample) + 1))
-        channels = ("gradient", *notes.terms.channels)
-        self._done = {one: np.full(len(self.sample), notes.rounds) for one in channels}
-        """Rounds noted of each person, by channel."""
+        self._start = np.searchsorted(
+            statistics.person, np.arange(len(self.sample) + 1)
+        )
+        channels = ("gradient", *statistics.terms.channels)
+        self._done = {
+            one: np.full(len(self.sample), statistics.rounds) for one in channels
+        }
+        """Recorded rounds of each person, by channel."""
         self._known: KnownRows | None = None
 
     @classmethod
@@ -537,7 +540,7 @@ class UploadStatisticsView:
         plan: PrivacyPlan,
         sample: NDArray[np.int64],
     ) -> "UploadStatisticsView":
-        """Begin notes of the people of ``sample``, by their numbers in the city."""
+        """Start with empty statistics of the people of ``sample``."""
         terms = PublicTerms.of(
             settings,
             plan,
@@ -551,39 +554,39 @@ class UploadStatisticsView:
             few = replace(few, pseudo=())
         claims = few.claims
         order = np.lexsort((claims.place, claims.row))
-        notes = UploadStatistics.empty(
+        statistics = UploadStatistics.empty(
             terms, few.people, claims.row[order], claims.place[order]
         )
-        return cls(notes)
+        return cls(statistics)
 
-    def saw(self, sender: int, message: Seen) -> None:
-        """Note what concerns the sample; messages of others are ignored."""
-        notes = self._notes
+    def record(self, sender: int, message: ServerMessage) -> None:
+        """Record messages of the sample and the server; ignore all others."""
+        statistics = self._statistics
         if isinstance(message, LocationUpload):
             self._uploads(message)
         elif isinstance(message, GradientUpload):
             if sender in self._place:
                 self._gradient(sender, message)
         elif isinstance(message, PlaceTotals):
-            place = np.searchsorted(message.keys, notes.key)
-            notes.counts[:] = message.counts[place]
-            notes.claimed[:] = message.claims[place]
+            place = np.searchsorted(message.keys, statistics.key)
+            statistics.counts[:] = message.counts[place]
+            statistics.claimed[:] = message.claims[place]
         elif isinstance(message, PresenceUpload):
             if sender in self._place:
                 mine = self._claims(sender, message.keys, "presence")
-                notes.presence[mine] = message.counts
+                statistics.presence[mine] = message.counts
         elif isinstance(message, Broadcast):
             for name, one in message.parameters.items():
-                notes.parameters[name] = one.numpy().astype(np.float32)
-            if notes.terms.mask_share is not None:
-                self._known = KnownRows.of(message.parameters, notes.terms)
-                notes.gram[:] += self._known.gram(notes.terms.mask_share)
+                statistics.parameters[name] = one.numpy().astype(np.float32)
+            if statistics.terms.mask_share is not None:
+                self._known = KnownRows.of(message.parameters, statistics.terms)
+                statistics.gram[:] += self._known.gram(statistics.terms.mask_share)
 
     def _claims(self, number: int, keys: EdgeKeys, channel: str) -> slice:
-        """Return where a person's claims are; ``DataError`` if ``keys`` are others."""
+        """Return the slice of a person's claims; ``DataError`` if ``keys`` differ."""
         place = self._place[number]
         mine = slice(self._start[place], self._start[place + 1])
-        if not np.array_equal(self._notes.key[mine], keys):
+        if not np.array_equal(self._statistics.key[mine], keys):
             raise DataError(f"person {number} claims other places in {channel}")
         return mine
 
@@ -592,8 +595,8 @@ class UploadStatisticsView:
         place, done = self._place[number], self._done[channel]
         if came != done[place]:
             raise DataError(
-                f"{channel} of person {number}: round {came} came, round {done[place]} "
-                "is due; continue from notes that were taken before it"
+                f"{channel} of person {number}: round {came}, expected {done[place]}; "
+                "continue from earlier statistics"
             )
         done[place] += 1
         return place
@@ -602,65 +605,70 @@ class UploadStatisticsView:
         if message.channel not in self._done:
             return
         if message.person is None:
-            raise DataError("notes need uploads one by one, not sums of a cohort")
+            raise DataError(
+                "a recording needs uploads per person, not sums of a cohort"
+            )
         rows = message.rows.detach().double().numpy()
         for number in np.intersect1d(message.person, self.sample).tolist():
             sent = message.person == number
             mine = self._claims(number, message.keys[sent], message.channel)
             place = self._advance(number, message.channel, message.round)
-            self._note(place, mine, message, rows[sent])
+            self._add_uploads(place, mine, message, rows[sent])
 
-    def _note(
+    def _add_uploads(
         self, place: int, mine: slice, message: LocationUpload, rows: Floats
     ) -> None:
-        notes, terms = self._notes, self._notes.terms
+        statistics, terms = self._statistics, self._statistics.terms
         channel = terms.channels.index(message.channel)
-        window = notes.key[mine] // terms.regions
+        window = statistics.key[mine] // terms.regions
         start = np.append(np.flatnonzero(np.diff(window, prepend=-1)), len(window))
-        evidence = notes.evidence[mine]
+        evidence = statistics.evidence[mine]
         weight = posterior(evidence, start, terms.copies, single=terms.single)
         seen = RoundUploads(rows, start, weight, terms.assumed_sigma**2)
         total, certain = seen.weighted.sum(axis=0), float(seen.certain.sum())
-        strength = notes.strength[place, channel]
+        strength = statistics.strength[place, channel]
         if message.channel == _FIRST and terms.mask_share is not None:
             if self._known is None:
-                raise DataError("uploads came before the parameters of their round")
-            chances = shown_chances(notes.status[place], terms.mask_share)
+                raise DataError("uploads precede the parameters of their round")
+            chances = shown_chances(statistics.status[place], terms.mask_share)
             evidence += seen.evidence_of_known(self._known, chances)
-            notes.met[:, mine] += self._known.row @ rows.T
+            statistics.matched[:, mine] += self._known.row @ rows.T
             fits = self._known.log_likelihood(
                 total[None], np.array([certain]), seen.noise
             )
-            notes.status[place] += own_status(fits[0], terms.mask_share)
+            statistics.status[place] += own_status(fits[0], terms.mask_share)
         else:
             most = terms.assumed_clip**2
             square = np.clip(strength[0] / strength[1], _LEAST_STRENGTH * most, most)
             evidence += seen.evidence(square / terms.width)
-        notes.energy[channel, mine] += seen.square
+        statistics.energy[channel, mine] += seen.square
         if channel == 0 and message.round == 0:
-            notes.norm[mine] = np.sqrt(seen.square)
+            statistics.norm[mine] = np.sqrt(seen.square)
         if certain < _LEAST_CERTAINTY:
             return
         # |total|^2 is (certain |v|)^2 and noise; certain^2 is the inverse variance.
         square = float(total @ total) - terms.width * seen.noise * certain
         strength += square, certain**2
         at, between = divmod(message.round, terms.row_every)
-        if channel == 0 and not between and at < notes.rows.shape[1]:
-            notes.rows[place, at] = total / certain
-            notes.certainty[place, at] = certain
+        if channel == 0 and not between and at < statistics.rows.shape[1]:
+            statistics.rows[place, at] = total / certain
+            statistics.certainty[place, at] = certain
 
     def _gradient(self, number: int, message: GradientUpload) -> None:
         if message.people != 1:
-            raise DataError("notes need each person's gradient, not a cohort's sum")
-        notes, place = self._notes, self._advance(number, "gradient", message.round)
+            raise DataError("a recording needs gradients per person, not sums")
+        statistics, place = (
+            self._statistics,
+            self._advance(number, "gradient", message.round),
+        )
         for name, one in message.gradients.items():
             value = one.detach().double().numpy()
             empty = np.zeros((len(self.sample), *value.shape))
-            notes.gradients.setdefault(name, empty)[place] += value
-            notes.gradient_energy[place] += float((value * value).sum())
+            statistics.gradients.setdefault(name, empty)[place] += value
+            statistics.gradient_energy[place] += float((value * value).sum())
 
-    def notes(self) -> UploadStatistics:
-        """Return a copy of the notes; all people must be at the same round."""
+    def statistics(self) -> UploadStatistics:
+        """Return a copy of the statistics; all people must be at the same round."""
         sends = np.diff(self._start) > 0
         done = np.concatenate(
             [
@@ -670,12 +678,12 @@ class UploadStatisticsView:
         )
         if done.min() < done.max():
             raise DataError(
-                f"a round is half noted (between {done.min()} and {done.max()} done): "
-                "continue from notes that were taken before it"
+                f"a round is incomplete ({done.min()} to {done.max()} recorded): "
+                "continue from earlier statistics"
             )
-        arrays = {name: one.copy() for name, one in self._notes.arrays().items()}
+        arrays = {name: one.copy() for name, one in self._statistics.arrays().items()}
         return UploadStatistics.of(
-            arrays, self._notes.meta() | {"rounds": int(done[0])}
+            arrays, self._statistics.meta() | {"rounds": int(done[0])}
         )
 
 
@@ -684,11 +692,11 @@ class UploadRecorder:
 
     def __init__(self, settings: ViewSettings) -> None:
         self._settings = settings
-        self._taker: UploadStatisticsView | None = None
+        self._view: UploadStatisticsView | None = None
 
     @classmethod
     def of(cls, settings: PredictionSettings) -> "UploadRecorder | None":
-        """Return the recorder of a run; None where nothing is to be recorded."""
+        """Return the recorder of a run; None if ``view.people`` is 0."""
         return cls(settings.view) if settings.view.people else None
 
     def start(
@@ -699,43 +707,43 @@ class UploadRecorder:
         seed: int,
         resumed: Checkpoint | None,
     ) -> UploadStatisticsView:
-        """Begin a recording, or continue the one in a checkpoint."""
+        """Start a recording, or continue the one in a checkpoint."""
         if resumed is None:
             sample = draw_sample(len(cohort.people), self._settings.people, seed)
-            self._taker = UploadStatisticsView.of(cohort, settings, plan, sample)
+            self._view = UploadStatisticsView.of(cohort, settings, plan, sample)
         else:
             tensors = tensors_under(resumed.tensors, f"{VIEW}/")
             arrays = {name: one.numpy() for name, one in tensors.items()}
-            self._taker = UploadStatisticsView(
-                UploadStatistics.of(arrays, resumed.remembered[VIEW])
+            self._view = UploadStatisticsView(
+                UploadStatistics.of(arrays, resumed.values[VIEW])
             )
-        return self._taker
+        return self._view
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with what is recorded so far."""
-        notes = self._notes()
+        """Return the checkpoint with the recording so far added."""
+        statistics = self._statistics()
         tensors = {
             f"{VIEW}/{name}": torch.from_numpy(array)
-            for name, array in notes.arrays().items()
+            for name, array in statistics.arrays().items()
         }
-        remembered = {**made.remembered, VIEW: notes.meta()}
-        return replace(made, tensors={**made.tensors, **tensors}, remembered=remembered)
+        values = {**made.values, VIEW: statistics.meta()}
+        return replace(made, tensors={**made.tensors, **tensors}, values=values)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the recording into the method's folder, unless it is there already."""
+        """Write the recording to the method's folder unless it exists."""
         if (folder / VIEW).is_dir():
             return
         with store.new_directory(folder / VIEW) as scratch:
-            self._notes().save(scratch, origin)
+            self._statistics().save(scratch, origin)
 
-    def _notes(self) -> UploadStatistics:
-        if self._taker is None:
+    def _statistics(self) -> UploadStatistics:
+        if self._view is None:
             raise DataError("nothing was recorded")
-        return self._taker.notes()
+        return self._view.statistics()
 
 
 def require_room(settings: PredictionSettings, traces: Traces) -> None:
-    """Refuse a recording that would take too much memory, before the run."""
+    """Raise ``SettingsError`` if the recording would exceed ``view.most_mb``."""
     wanted, network = settings.view, settings.region.network
     if not wanted.people:
         return
@@ -750,7 +758,7 @@ def require_room(settings: PredictionSettings, traces: Traces) -> None:
     planned = terms.planned_bytes(people)
     if planned > wanted.most_mb * 2**20:
         raise SettingsError(
-            f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: notes of "
-            f"{people} people take up to {planned:,} bytes: record fewer people or "
+            f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: statistics "
+            f"of {people} people take up to {planned:,} bytes: record fewer people or "
             "raise view.most_mb"
         )

@@ -20,7 +20,7 @@ from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from epifalcon.belief_propagation.settings import Law
+from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.checks import same_length
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.test_results import TestErrors
@@ -216,7 +216,11 @@ class ModelLosses:
             self.products + other.products,
         )
 
-    def best(self, models: Sequence[Law], alike: Collection[Law] = ()) -> Law:
+    def best(
+        self,
+        models: Sequence[TransmissionModel],
+        alike: Collection[TransmissionModel] = (),
+    ) -> TransmissionModel:
         """Select the model of least loss; ``models`` are sorted from simple to rich.
 
         A richer model must improve on the best simpler one by more than one standard

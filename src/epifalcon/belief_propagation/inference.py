@@ -50,7 +50,7 @@ _TINY = 1e-300
 class CurrentRisk:
     """Risk of being infected (exposed or infectious) after the last slot."""
 
-    aside: Probabilities
+    without_tests: Probabilities
     """(people,) own tests excluded."""
     tested: Probabilities
     """(people,) given own tests."""
@@ -282,8 +282,11 @@ class FactorGraph:
 
     def first_messages(self, hazard: Floats) -> EdgeMessages:
         """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
-        edges, typical = np.zeros((*self.present.shape, 4)), self.no_factor.typical
-        return EdgeMessages(edges, hazard, self.day, 1.0, typical)
+        edges, geometric_ratio = (
+            np.zeros((*self.present.shape, 4)),
+            self.no_factor.geometric_ratio,
+        )
+        return EdgeMessages(edges, hazard, self.day, 1.0, geometric_ratio)
 
     def messages(self, sums: DampedSums, factor: TransmissionFactor) -> EdgeMessages:
         """Return the messages that follow from ``sums`` and ``factor``."""
@@ -297,7 +300,7 @@ class FactorGraph:
         # Nobody meets anybody where nobody was observed.
         edges[:, 0, [CHANCE, OTHERS]] = 0
         own = float(self.own_in_sums)
-        return EdgeMessages(edges, np.empty(0), day, own, factor.typical)
+        return EdgeMessages(edges, np.empty(0), day, own, factor.geometric_ratio)
 
 
 class MessageExchange(Protocol):
@@ -381,7 +384,7 @@ def infer(
         state = InferenceState(
             DampedSums(graph.present, nothing, nothing),
             factor or graph.no_factor,
-            start.damping_profile(settings.caution),
+            start.damping_profile(settings.damping_decay),
         )
     else:
         state = start
@@ -403,7 +406,7 @@ def _sweep(
     transmission: Transmission,
 ) -> InferenceState:
     """Exchange messages once, and damp the sums as people damp their messages."""
-    steps = settings.renewed * state.step * state.profile
+    steps = (1 - settings.damping) * state.step * state.profile
     tally = transmission.estimates_after(state.sweep + 1)
     options = SweepOptions(
         1.0, steps, settings.evidence_bound, graph.over_susceptible, tally
@@ -413,7 +416,7 @@ def _sweep(
     direction = change * state.profile[:, None] / np.maximum(old.crowd, 1)
     step = state.step
     if state.direction is not None and np.vdot(direction, state.direction) < 0:
-        step = max(step * settings.slower, _LEAST_STEP)
+        step = max(step * settings.damping_backoff, _LEAST_STEP)
     return InferenceState(
         DampedSums(
             new.susceptible if graph.over_susceptible else old.crowd,

@@ -70,11 +70,11 @@ class SavedField:
         """Return the edge messages for people of the run."""
         return self.graph.messages(self.sums, self.factor)
 
-    def messages_to_newcomers(self) -> EdgeMessages:
+    def messages_to_new_people(self) -> EdgeMessages:
         """Return the edge messages for a person who is part of no sum.
 
-        The newcomer is one person more at every edge and has no message of its own
-        in the sums. If own messages are not in the sums (noise), nothing changes.
+        A new person adds one to the people at every edge and has no message in the
+        sums. If own messages are not in the sums (noise), nothing changes.
         """
         if not self.graph.own_in_sums:
             return self.messages()

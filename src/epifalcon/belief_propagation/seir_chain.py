@@ -60,7 +60,7 @@ def rates_for(
 ) -> Rates:
     """Return the rates of a slot; of the seeds only their number is used."""
     # Without seeds a positive test would be impossible: assume half a seed.
-    seeded = max(rule.wished_seeds(pathogen, people), 0.5) / people
+    seeded = max(rule.requested_seeds(pathogen, people), 0.5) / people
 
     def chance(rate: float) -> float:
         step = rate * clock.slot_days
@@ -108,7 +108,7 @@ def result_likelihood(
 ) -> ResultLikelihood:
     """Compute the likelihood of all tests.
 
-    A test shows whether the person was infected in its slot or before. If tests have
+    A test measures whether the person was infected in its slot or before. If tests have
     no errors but contradict each other, the first positive one is used.
     """
     if errors.none:
@@ -186,7 +186,7 @@ class EdgeMessages(NamedTuple):
     """(slots,) row of the tally."""
     own: float
     """1 if a person's own messages are part of the sums, else 0."""
-    typical: Floats
+    geometric_ratio: Floats
     """(days, 1 + regions) geometric over arithmetic mean of the transmission factor."""
 
 
@@ -238,7 +238,7 @@ def forward_backward(
     slots = state.regions.shape[0]
     chance, factor, others, fit = np.empty((4, slots))
     before, after = np.empty((2, 4, slots))
-    sent, news, well, hit, exposed = np.empty((5, slots))
+    sent, new_evidence, well, hit, exposed = np.empty((5, slots))
     counts_susceptible, counts_tally = sums.susceptible.size > 0, sums.tally.size > 0
     for person in range(first, last):
         _receive(person, state, received, chance, factor, others)
@@ -267,7 +267,7 @@ def forward_backward(
             gain = susceptible * (infected - after[0, slot])
             whole += _LEAST_CHANCE * susceptible * infected + others[slot] * gain
             evidence = (1 - others[slot]) * gain / whole
-            news[slot] = min(max(evidence, -1.0), options.bound)
+            new_evidence[slot] = min(max(evidence, -1.0), options.bound)
             new = susceptible * chance[slot] * infected
             missed = healthy * (1 - chance[slot])
             part = 1 / (new + missed + ill * factor[slot] + rest + _TINY)
@@ -277,14 +277,14 @@ def forward_backward(
         for slot in range(slots):
             edge = state.regions[slot, person] + 1
             sums.infectious[slot, edge] += sent[slot]
-            sums.evidence[slot, edge] += news[slot]
+            sums.evidence[slot, edge] += new_evidence[slot]
             if counts_susceptible:
                 sums.susceptible[slot, edge] += well[slot]
             held = state.infectious[slot, person]
             held += options.infectious_step * (sent[slot] - held)
             state.infectious[slot, person] = held
             held = state.evidence[slot, person]
-            held += options.evidence_step[slot] * (news[slot] - held)
+            held += options.evidence_step[slot] * (new_evidence[slot] - held)
             state.evidence[slot, person] = held
         if counts_tally and state.tested[person] > 0:
             for slot in range(slots):
@@ -462,11 +462,11 @@ def _add_tally(
     """
     whole, counted = 1.0, state.tested[person]
     for slot in range(len(hit)):
-        typical = received.typical[received.day[slot]]
-        whole += hit[slot] * (typical[state.regions[slot, person] + 1] - 1)
+        geometric_ratio = received.geometric_ratio[received.day[slot]]
+        whole += hit[slot] * (geometric_ratio[state.regions[slot, person] + 1] - 1)
     for slot in range(len(hit)):
         day, edge = received.day[slot], state.regions[slot, person] + 1
-        share = hit[slot] * received.typical[day, edge] / whole
+        share = hit[slot] * received.geometric_ratio[day, edge] / whole
         tally[0, day, edge] += counted * share
         tally[1, day, edge] += counted * hazard[slot]
 

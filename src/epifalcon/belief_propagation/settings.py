@@ -1,8 +1,9 @@
 """Settings of belief propagation as Falcon Field uses it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from epifalcon.checks import (
     Checked,
@@ -15,29 +16,59 @@ from epifalcon.checks import (
     whole,
 )
 from epifalcon.errors import SettingsError
+from epifalcon.settings import Alias
 
-Law = Literal["one", "scaled", "mild", "apart"]
+TransmissionModel = Literal["fixed", "global", "regional-strong", "regional"]
 """Model of transmission, from simple to rich: the pathogen's rate; one global factor;
 one factor per region with a strong prior; the same with a weak prior."""
-LAWS: tuple[Law, ...] = get_args(Law)
-ALIKE: frozenset[Law] = frozenset({"mild", "apart"})
-"""These differ only in the weight of the prior: neither is richer."""
+TRANSMISSION_MODELS: tuple[TransmissionModel, ...] = get_args(TransmissionModel)
+EQUALLY_RICH: frozenset[TransmissionModel] = frozenset({"regional-strong", "regional"})
+"""These differ only in the weight of the prior."""
 LEAST_FOLDS = 3
-"""With fewer folds a run without a pair of folds would know no test at all."""
+"""With fewer folds a run without a pair of folds would have no tests."""
+_OLD_MODELS = {
+    "one": "fixed",
+    "scaled": "global",
+    "mild": "regional-strong",
+    "apart": "regional",
+}
+
+
+def current_model(name: Any) -> Any:  # noqa: ANN401
+    """Return the current name of a transmission model, which may be an older one."""
+    return _OLD_MODELS.get(name, name) if isinstance(name, str) else name
+
+
+def _current_models(names: Any) -> Any:  # noqa: ANN401
+    if isinstance(names, list | tuple):
+        return [current_model(name) for name in names]
+    return names
+
+
+def _damping_of_step(step: Any) -> Any:  # noqa: ANN401
+    is_number = isinstance(step, int | float) and not isinstance(step, bool)
+    # Rounded, so that the old default 0.7 becomes the new default 0.3 exactly.
+    return round(1 - step, 12) if is_number else step
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransmissionSettings(Checked):
     """How transmission is modelled and estimated."""
 
-    law: Literal["auto"] | Law = "auto"
+    ALIASES: ClassVar[Mapping[str, Alias]] = {
+        "law": Alias("transmission", current_model),
+        "among": Alias("among", _current_models),
+        "mild_weight": Alias("strong_weight"),
+    }
+
+    transmission: Literal["auto"] | TransmissionModel = "auto"
     """``auto`` selects the model of ``among`` with the least log loss on held-out
     tested people."""
-    among: tuple[Law, ...] = ("scaled", "mild", "apart")
+    among: tuple[TransmissionModel, ...] = ("global", "regional-strong", "regional")
     weight: Positive = 0.5
-    """Prior weight of a region's expected factor under ``apart``, in infections."""
-    mild_weight: Positive = 1.0
-    """The same under ``mild``."""
+    """Prior weight of a region's expected factor under ``regional``, in infections."""
+    strong_weight: Positive = 1.0
+    """The same under ``regional-strong``."""
     common_doubt: NonNegative = 1.0
     """Standard errors by which infections must differ from the pathogen's rate before
     another global factor is estimated."""
@@ -52,13 +83,13 @@ class TransmissionSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.among:
-            raise SettingsError("among=() must name a law")
+            raise SettingsError("among=() must name at least one model of transmission")
 
     @property
-    def laws(self) -> tuple[Law, ...]:
+    def candidates(self) -> tuple[TransmissionModel, ...]:
         """The candidate models, from simple to rich."""
-        candidates = self.among if self.law == "auto" else (self.law,)
-        return tuple(law for law in LAWS if law in candidates)
+        given = self.among if self.transmission == "auto" else (self.transmission,)
+        return tuple(model for model in TRANSMISSION_MODELS if model in given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,27 +107,33 @@ class WindowSettings(Checked):
 class FieldSettings(Checked):
     """Number of sweeps, damping, transmission, folds and calibration."""
 
+    ALIASES: ClassVar[Mapping[str, Alias]] = {
+        "renewed": Alias("damping", _damping_of_step),
+        "caution": Alias("damping_decay"),
+        "slower": Alias("damping_backoff"),
+        "kept": Alias("save_messages"),
+    }
+
     sweeps: Count = 15
     """Sweeps of a run: each is one upload of everybody and the reply."""
     evidence_bound: Positive = 16.0
     """Evidence messages are clipped to [-1, this]."""
-    renewed: Share = 0.7
-    """Step size of evidence messages in the last slot (1 - damping); 0 ignores
-    evidence, which is the mean-field approximation."""
-    caution: NonNegative = 0.7
-    """Exponent of the time-dependent damping: the step in slot t is multiplied by
-    growth(t to the end)^-caution, because early evidence is amplified by every later
-    infection."""
-    slower: Annotated[Share, positive] = 0.7
+    damping: Share = 0.3
+    """Weight of the old evidence message in the last slot, so the step size is
+    1 - damping; 1 ignores evidence, which is the mean-field approximation."""
+    damping_decay: NonNegative = 0.7
+    """Exponent of the time-dependent damping: the step size in slot t is multiplied by
+    growth(t to the end)^-damping_decay, because early evidence is amplified by every
+    later infection."""
+    damping_backoff: Annotated[Share, positive] = 0.7
     """Factor on the step size each time the evidence changes direction."""
     region: TransmissionSettings = field(default_factory=TransmissionSettings)
     folds: CountOrZero = 4
     """Folds of the tested people, for out-of-fold risks of the tested, the choice of
     the transmission model and calibration."""
-    kept: bool = True
+    save_messages: bool = True
     """Whether the run folder gets the final messages, for new people, explanations
     and daily updates: about 8 bytes per person and slot."""
-
     ensemble: CountOrZero = 0
     """Runs for an interval around each risk; 0 for none. Each run uses half of the
     tests and ``region.choosing_sweeps`` sweeps."""

@@ -21,7 +21,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma
 
-from epifalcon.belief_propagation.settings import Law, TransmissionSettings
+from epifalcon.belief_propagation.settings import (
+    TransmissionModel,
+    TransmissionSettings,
+)
 from epifalcon.types import Floats
 
 _LEAST, _MOST = 0.02, 50.0
@@ -35,7 +38,7 @@ class TransmissionFactor(NamedTuple):
     """Factor on transmission, (days, 1 + regions) each; column 0 is "not observed"."""
 
     mean: Floats
-    typical: Floats
+    geometric_ratio: Floats
     """Geometric over arithmetic mean: at most 1, less with little data."""
     expected: Floats
     """Prior mean."""
@@ -49,30 +52,33 @@ class TransmissionFactor(NamedTuple):
 class Transmission:
     """A model of transmission with its settings."""
 
-    law: Law
+    model: TransmissionModel
     settings: TransmissionSettings
 
     def estimates_after(self, sweep: int) -> bool:
         """Return True if factors are estimated from the sums of ``sweep``."""
-        return self.law != "one" and sweep >= self.settings.from_sweep
+        return self.model != "fixed" and sweep >= self.settings.from_sweep
 
     def estimate(self, tally: Floats, factor: TransmissionFactor) -> TransmissionFactor:
         """Estimate the factors from expected infections and hazard under ``factor``."""
         infections, hazard = tally[0, :, 1:], (tally[1] / factor.mean)[:, 1:]
         expected = factor.expected[:, 1:]
-        if self.law == "scaled":
+        if self.model == "global":
             found = np.clip(self._global(infections, hazard), _LEAST, _MOST)
             common = expected * (found / expected) ** _GLOBAL_STEP
             return _with_unobserved(common, np.ones_like(common), common)
         settings, days = self.settings, (len(hazard), 1)
-        weight = settings.mild_weight if self.law == "mild" else settings.weight
+        is_strong = self.model == "regional-strong"
+        weight = settings.strong_weight if is_strong else settings.weight
         infections, by_region = infections.sum(axis=0), hazard.sum(axis=0)
         prior = self._prior_mean(infections, by_region, weight)
         shape = infections + weight
         mean = np.clip(prior * shape / (prior * by_region + weight), _LEAST, _MOST)
-        typical = np.exp(digamma(shape)) / shape
+        geometric_ratio = np.exp(digamma(shape)) / shape
         return _with_unobserved(
-            np.tile(mean, days), np.tile(typical, days), np.full(hazard.shape, prior)
+            np.tile(mean, days),
+            np.tile(geometric_ratio, days),
+            np.full(hazard.shape, prior),
         )
 
     def _global(self, infections: Floats, hazard: Floats) -> float:
@@ -100,9 +106,9 @@ class Transmission:
 
 
 def _with_unobserved(
-    mean: Floats, typical: Floats, expected: Floats
+    mean: Floats, geometric_ratio: Floats, expected: Floats
 ) -> TransmissionFactor:
     """Put the column "not observed", where every factor is 1, in front."""
-    return TransmissionFactor(mean, typical, expected).each(
+    return TransmissionFactor(mean, geometric_ratio, expected).each(
         lambda one: np.pad(one, ((0, 0), (1, 0)), constant_values=1.0)
     )

@@ -1,1 +1,1 @@
-"""Words and screens: the command line. No arithmetic stands here."""
+"""The command line: parses options, calls the library and prints results."""

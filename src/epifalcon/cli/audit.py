@@ -1,4 +1,4 @@
-"""``epifalcon audit``: attack a finished run, and print its privacy card."""
+"""``epifalcon audit``: attack a finished run and print its privacy card."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,51 +15,56 @@ def audit(
     run: options.FinishedRun,
     method: options.MethodOfRun = None,
     out: Annotated[
-        Path | None, option("Folder to write the card into, as HTML and JSON.")
+        Path | None, option("Folder to write the card to, as HTML and JSON.")
     ] = None,
     shadow_runs: Annotated[
         int,
         typer.Option(
-            min=0, help="Trainings on half of the tests, for membership inference."
+            min=0,
+            help="Models to train on half of the tests, for membership inference; "
+            "each takes as long as the run.",
         ),
     ] = 0,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Attack a run with what its server saw, and tell what is promised and kept.
+    """Attack a run with what its server saw and compare with its guarantee.
 
-    A run of Falcon or HGNN must have been made with --record-view; one of Falcon
-    Field need not. Exit code 4 where a canary shows more than the ledger claims.
+    A run of Falcon or HGNN (hypergraph neural network) needs --record-view; a
+    run of Falcon Field does not. Ends with exit code 4 if a canary, a record
+    planted to be found, leaks more than the ledger allows.
 
-    Example: epifalcon run --preset hamlet --mode paper --record-view 200 --out r;
-    epifalcon audit r --out card
+    Examples:
+      epifalcon run --preset hamlet --mode paper --record-view 200 --out runs/p
+      epifalcon audit runs/p --out card
     """
     from epifalcon import store
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.settings import json_text
     from epifalcon.studies.privacy_audit import audit as attack
 
-    screen = Console(json=as_json, quiet=quiet)
+    console = Console(json=as_json, quiet=quiet)
     if out is not None:
         store.refuse_occupied(out, overwrite)
-    with screen.progress() as progress:
+    with console.progress() as progress:
         finished = FinishedRun.open(run, method)
         card = attack(finished, seed=seed, shadow_runs=shadow_runs, progress=progress)
-    screen.figures(card.figures())
-    screen.tables(card.tables())
-    screen.say(card.sentence())
+    console.figures(card.as_plain())
+    console.tables(card.tables())
+    console.say(card.sentence())
     if out is not None:
         made_by = f"epifalcon audit {card.run} --out {out}"
         with store.new_directory(out, overwrite=overwrite) as scratch:
-            page, text = card.page(made_by).to_html(), json_text(card.figures()) + "\n"
+            page, text = card.page(made_by).to_html(), json_text(card.as_plain()) + "\n"
             (scratch / "card.html").write_text(page, encoding="utf-8")
             (scratch / "card.json").write_text(text, encoding="utf-8")
             settings = {"run": card.run, "method": card.method}
             origin = store.Origin.now(settings, card.seed)
             store.write_manifest(scratch, "privacy-card", meta={}, origin=origin)
-        screen.say(f"Card: {out / 'card.html'}")
+        console.say(f"Card: {out / 'card.html'}")
     if card.findings:
         raise BudgetExceededError(
             "canaries contradict the ledger: " + "; ".join(card.findings)

@@ -1,4 +1,4 @@
-"""``epifalcon city``, ``outbreak`` and ``inspect``: data without training."""
+"""``epifalcon city``, ``outbreak`` and ``inspect``: simulate and check data."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,24 +12,27 @@ from epifalcon.cli.options import option
 
 
 def city(
-    out: Annotated[Path, option("Folder to write the city into.")],
+    out: Annotated[Path, option("Folder to write the city to.")],
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Build a synthetic city: people, regions, and who was where in every slot.
+    """Build a synthetic city: people, regions and where each person is in a slot.
 
-    Example: epifalcon city --preset larger-sars --out larger
+    Examples:
+      epifalcon city --preset larger-sars --out larger
+      epifalcon city --set city.people=5000 --seed 3 --out town
     """
     from epifalcon import store
     from epifalcon.experiments.simulation import choose
 
-    screen = Console(json=json, quiet=quiet)
+    console = Console(json=json, quiet=quiet)
     with store.new_directory(out, overwrite=overwrite) as folder:
-        with screen.progress() as progress:
+        with console.progress() as progress:
             chosen = choose(preset, None, overrides, seed, progress)
         traces = chosen.traces
         traces.save(folder, chosen.city_origin)
@@ -45,16 +48,16 @@ def city(
         "seconds": chosen.seconds,
         "out": out,
     }
-    screen.figures(figures)
+    console.figures(figures)
     rows = [
         ["people", f"{traces.people:,}"],
         ["regions", f"{len(traces.regions):,} ({traces.regions.kind})"],
-        ["days x slots a day", f"{traces.clock.days} x {traces.clock.slots_per_day}"],
+        ["days x slots per day", f"{traces.clock.days} x {traces.clock.slots_per_day}"],
         ["share observed", f"{traces.observed_share:.3f}"],
         ["seconds to build", f"{chosen.seconds:.1f}"],
     ]
-    screen.table(f"City {chosen.name}, seed {seed}", ["city", ""], rows)
-    screen.say(f"Written to {out}. Look at it with: epifalcon inspect {out}")
+    console.table(f"City {chosen.name}, seed {seed}", ["city", ""], rows)
+    console.say(f"Written to {out}. Inspect it with: epifalcon inspect {out}")
 
 
 def outbreak(
@@ -62,41 +65,49 @@ def outbreak(
     city: options.City = None,
     overrides: options.Overrides = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many outbreaks on the city.")
+        int, typer.Option(min=1, help="Number of outbreaks to simulate.")
     ] = 1,
     seed: options.Seed = 0,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Run outbreaks on a city and print how many people each infected.
+    """Simulate outbreaks in a city and print how many people each infects.
 
-    The city comes from --seed; outbreak k draws from --seed + k. With --out,
-    each outbreak, its labels and the pictures are kept.
+    --seed is the seed of the city; outbreak k has the seed --seed + k. With
+    --out, each outbreak, its labels and the figures are written.
 
-    Example: epifalcon outbreak --preset larger-sars --seeds 10 --json
+    Examples:
+      epifalcon outbreak --preset larger-sars --seeds 10 --json
+      epifalcon outbreak --city town --out outbreaks
     """
     from time import perf_counter
 
     from epifalcon import store
     from epifalcon.experiments import run_plots
     from epifalcon.experiments.run_report import write_summary
-    from epifalcon.experiments.run_tables import outbreak_figures, outbreak_table
+    from epifalcon.experiments.run_tables import outbreak_summary, outbreak_table
     from epifalcon.experiments.simulation import REPORTED, choose, run_epidemics
 
-    screen = Console(json=json, quiet=quiet)
+    console = Console(json=json, quiet=quiet)
     epidemics = []
-    with screen.progress() as progress:
+    with console.progress() as progress:
         chosen = choose(preset, city, overrides, seed, progress)
         start = perf_counter()
         for epidemic in run_epidemics(chosen.experiment, chosen.traces, seed, seeds):
             epidemics.append(epidemic)
             progress("outbreaks", len(epidemics), seeds)
-    figures = outbreak_figures(chosen.experiment, chosen.traces, epidemics, chosen.name)
-    figures["seconds"] = perf_counter() - start
-    figures["seconds_city"] = chosen.seconds
-    reported = chosen.reported(seed)
+        progress("summary", 0, 2, "reproduction number")
+        figures = outbreak_summary(
+            chosen.experiment, chosen.traces, epidemics, chosen.name
+        )
+        figures["seconds"] = perf_counter() - start
+        figures["seconds_city"] = chosen.seconds
+        progress("summary", 1, 2, "reported traces")
+        reported = chosen.reported(seed)
+        progress("summary", 2, 2)
     figures["share_reported"] = reported.observed_share
     if out is not None:
         with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
@@ -115,32 +126,38 @@ def outbreak(
             meta = {"name": chosen.name}
             store.write_manifest(folder, "outbreaks", meta=meta, origin=origin)
         figures["out"] = out
-    screen.figures(figures)
+    console.figures(figures)
     table = outbreak_table(figures)
-    screen.table(f"{table.caption} on {chosen.name}", table.columns, table.rows)
-    screen.say(
-        f"R0: {figures['hazard_r0']:.2f} by hazard, {figures['counted_r0']:.2f} by "
-        "counting the people one case infects (the same people are met again)"
+    console.table(f"{table.caption} on {chosen.name}", table.columns, table.rows)
+    console.say(
+        "R0 (basic reproduction number, people infected by one case): "
+        f"{figures['hazard_r0']:.2f} from the hazard, which counts people who are met "
+        f"again each time; {figures['counted_r0']:.2f} counted in simulations, each "
+        "person once."
     )
 
 
 def inspect(
     folder: Annotated[
-        Path | None, typer.Argument(help="A folder that epifalcon made.")
+        Path | None, typer.Argument(help="Folder written by epifalcon.")
     ] = None,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     seed: options.Seed = 0,
-    out: Annotated[Path | None, option("Write the picture into this folder.")] = None,
+    out: Annotated[Path | None, option("Folder to write the figure to.")] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Check every file of a folder, and measure its city against stated bands.
+    """Verify the files of a folder and compare its mobility with published ranges.
 
-    With --preset instead of a folder, the preset's city is built and measured.
+    With --preset instead of a folder, the city of the preset is built and
+    measured.
 
-    Example: epifalcon inspect larger --json
+    Examples:
+      epifalcon inspect town
+      epifalcon inspect --preset hamlet --out figures
     """
     from epifalcon import store
     from epifalcon.errors import SettingsError
@@ -149,27 +166,27 @@ def inspect(
     from epifalcon.experiments.simulation import CITY, choose
     from epifalcon.mobility.statistics import measure
 
-    screen = Console(json=json, quiet=quiet)
+    console = Console(json=json, quiet=quiet)
     figures: dict[str, Any] = {}
     if folder is not None:
         if preset is not None or overrides:
             raise SettingsError("give a folder, or --preset and --set, not both")
-        figures = _describe(folder, screen)
+        figures = _describe(folder, console)
         if figures["kind"] != CITY and not (folder / CITY).is_dir():
             if out is not None:
                 raise SettingsError(
-                    f"{folder} holds no city: --out has nothing to draw"
+                    f"{folder} contains no city, so --out has nothing to draw"
                 )
-            screen.figures(figures)
+            console.figures(figures)
             return
-    with screen.progress() as progress:
+    with console.progress() as progress:
         chosen = choose(preset, folder, overrides, seed, progress)
         traces = chosen.traces
         statistics = measure(traces, progress)
     name = chosen.name if folder is None else str(folder)
     plain = [asdict(one) for one in statistics.statistics]
     table = statistics_table(plain)
-    screen.table(f"{table.caption} of {name}", table.columns, table.rows)
+    console.table(f"{table.caption} of {name}", table.columns, table.rows)
     figures |= {
         "name": name,
         "people": traces.people,
@@ -185,11 +202,11 @@ def inspect(
             origin = store.Origin.now({"of": name}, figures.get("seed"))
             store.write_manifest(scratch, "picture", meta={}, origin=origin)
         figures["picture"] = out / picture.path.name
-    screen.figures(figures)
+    console.figures(figures)
 
 
-def _describe(folder: Path, screen: Console) -> dict[str, Any]:
-    """Check every file of ``folder``; return what its manifest says."""
+def _describe(folder: Path, console: Console) -> dict[str, Any]:
+    """Verify every file of ``folder``; return the main fields of its manifest."""
     from epifalcon import store
 
     manifest = store.verify(folder)
@@ -200,6 +217,6 @@ def _describe(folder: Path, screen: Console) -> dict[str, Any]:
         ["files checked", str(files)],
         *([f"version of {name}", text] for name, text in manifest["versions"].items()),
     ]
-    screen.table(f"{folder}: every file is as it was written", ["folder", ""], rows)
+    console.table(f"{folder}: all files are unchanged", ["folder", ""], rows)
     names = ("kind", "seed", "versions", "settings_sha256")
     return {**{name: manifest[name] for name in names}, "files_checked": files}

@@ -1,10 +1,11 @@
-"""Print tables on standard output, progress on standard error.
+"""Print tables on standard output, progress and log messages on standard error.
 
 Progress bars appear only on a terminal. ``--json`` prints one document on standard
 output and nothing else there; ``--quiet`` prints only errors.
 """
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,22 +26,50 @@ _FRAME = 3
 _BESIDE = "paper's"
 """A column that belongs to the one before it."""
 _FEW = 6
-"""A table of at most so many columns is folded rather than divided."""
+"""A table of at most this many columns is folded rather than divided."""
 
 
 @contextlib.contextmanager
-def resumable(command: str, begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Name the command that resumes the work if it is stopped after it has begun."""
+def resumable(
+    command: str, has_started: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Print the command that resumes the work if it is stopped after its start."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        if not begun():
+        if not has_started():
             raise
-        way = f"go on with: {command}"
+        hint = f"resume with: {command}"
         if isinstance(stop, SystemExit):
-            sys.stderr.write(f"epifalcon: stopped; {way}\n")
+            sys.stderr.write(f"epifalcon: stopped; {hint}\n")
             raise
-        raise StoppedError(f"interrupted; {way}") from None
+        raise StoppedError(f"interrupted; {hint}") from None
+
+
+class _StandardError(logging.Handler):
+    """Write log messages to standard error, above progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            # Looked up each time: progress bars replace it while they are shown.
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+def show_log(verbosity: int) -> None:
+    """Print log messages: INFO with ``verbosity`` 1, DEBUG with 2 or more."""
+    logger = logging.getLogger("epifalcon")
+    for handler in logger.handlers[:]:
+        if isinstance(handler, _StandardError):
+            logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+    if verbosity:
+        handler = _StandardError()
+        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
 
 
 @dataclass(frozen=True)
@@ -51,7 +80,7 @@ class Console:
     quiet: bool = False
 
     def figures(self, values: dict[str, Any]) -> None:
-        """Print the figures of a command with --json, numbers not finite as null."""
+        """Print the result as JSON with --json; NaN and infinity become null."""
         if self.json:
             plain = {
                 name: str(value) if isinstance(value, Path) else value
@@ -74,10 +103,19 @@ class Console:
         sys.stderr.write(f"epifalcon: {text}\n")
 
     def tables(self, tables: Iterable["Table"]) -> None:
-        """Print tables that have rows."""
-        for one in tables:
-            if one.rows:
-                self.table(one.caption, one.columns, one.rows)
+        """Print tables that have rows, then the meaning of their columns."""
+        shown = [table for table in tables if table.rows]
+        for table in shown:
+            self.table(table.caption, table.columns, table.rows)
+        if not (self.json or self.quiet):
+            self.explain(column for table in shown for column in table.columns)
+
+    def explain(self, terms: Iterable[str]) -> None:
+        """Print the meaning of those of ``terms`` that the glossary contains."""
+        from epifalcon.reports.metric_registry import glossary
+
+        for term, meaning in glossary(terms).items():
+            self.say(f"{term}: {meaning}")
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
@@ -88,14 +126,20 @@ class Console:
         from rich.console import Console
         from rich.table import Table
 
+        from epifalcon.reports import tables
+
         # Piped output keeps whole rows instead of folding them at 80 columns.
         width = None if sys.stdout.isatty() else _PIPED
         # No markup: a cell may hold "[/b]" or ":smile:" from somebody's file.
         console = Console(width=width, highlight=False, markup=False, emoji=False)
+        classes = tables.Table(title, columns, rows).column_classes
         for part in _parts(columns, rows, console.width):
-            table = Table(title=title, title_justify="left", title_style="bold")
+            # As a line of its own: a title of a narrow table would be folded.
+            console.print(title, style="bold", soft_wrap=True)
+            table = Table()
             for index in part:
-                side: Literal["left", "right"] = "right" if index else "left"
+                is_text = index == 0 or "words" in classes[index]
+                side: Literal["left", "right"] = "left" if is_text else "right"
                 table.add_column(columns[index], justify=side, overflow="fold")
             for row in rows:
                 table.add_row(*(row[index] for index in part))

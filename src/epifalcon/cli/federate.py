@@ -1,4 +1,4 @@
-"""``epifalcon federate``: the same methods over sites that keep their own data."""
+"""``epifalcon federate``: run methods over sites that keep their own data."""
 
 import contextlib
 import tempfile
@@ -15,108 +15,133 @@ if TYPE_CHECKING:
     from epifalcon.federation.nvflare.jobs import JobStatus
 
 app = typer.Typer(
-    help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
+    help="Run Falcon over sites that keep their own data (NVFlare, mutual TLS; extra: "
+    "federation).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 Rounds = Annotated[
     int | None,
-    typer.Option("--rounds", help="Rounds, all of them run; sweeps of Falcon Field."),
+    typer.Option(
+        "--rounds",
+        help="Number of rounds, or of iterations of falcon-field; no early stopping.",
+    ),
 ]
-Method = Annotated[str, typer.Option("--method", help="falcon or falcon-field.")]
+Method = Annotated[
+    str, typer.Option("--method", help="Method: falcon or falcon-field.")
+]
 Uploads = Annotated[
     str,
-    typer.Option(help="sums of a site's people, rows of each person, or auto: sums."),
+    typer.Option(
+        help="What a site uploads: sums over its people, rows of each person, or auto, "
+        "which means sums."
+    ),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(help="off, paper or local; for Falcon Field off, sums or local."),
+    typer.Option(
+        help="Privacy mode: off, paper or local; for falcon-field off, sums or local."
+    ),
 ]
 LeastSites = Annotated[
     int | None,
-    typer.Option(help="With fewer sites the run stops, to be resumed (default: all)."),
+    typer.Option(
+        help="Stop the run if fewer sites are connected; it can be resumed (default: "
+        "all)."
+    ),
 ]
-AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
+_SHOWN = ("auc", "f1", "accuracy", "dep")
+"""Metrics that a rehearsal prints."""
+AdminKit = Annotated[Path, typer.Argument(help="Kit of the administrator.")]
 
 
 @app.command()
 def rehearse(
     preset: options.Preset = None,
     method: Method = "falcon",
-    sites: Annotated[int, typer.Option(help="Site processes.")] = 4,
+    sites: Annotated[int, typer.Option(help="Number of site processes.")] = 4,
     rounds: Rounds = None,
     mode: Mode = None,
     uploads: Uploads = "auto",
     seed: options.Seed = 0,
     overrides: options.Overrides = None,
     keep: Annotated[
-        Path | None, typer.Option(help="New folder that keeps kits, logs and results.")
+        Path | None,
+        typer.Option(help="Keep kits, logs and results in this new folder."),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Start a real server and real sites on this machine, train, and compare.
+    """Start a server and sites on this machine, train, and compare.
 
-    A simulated city is dealt out to the sites; each holds its own people. The
-    result stands beside that of the same run in one process, by default in double
-    precision. Everything listens on loopback only and is removed at the end.
+    The people of a simulated city are divided among the sites. The result is
+    compared with the same run in one process, by default in double precision.
+    All processes use the loopback interface only and are removed at the end.
 
-    Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
+    Examples:
+      epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
+      epifalcon federate rehearse --method falcon-field --mode sums
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET
     from epifalcon.federation.settings import SiteRules
     from epifalcon.reports import formats
+    from epifalcon.reports.metric_registry import METRICS
     from epifalcon.settings import build
     from epifalcon.studies.federation_rehearsal import Rehearsal, federated_experiment
-    from epifalcon.studies.federation_rehearsal import rehearse as carry_out
+    from epifalcon.studies.federation_rehearsal import rehearse as run_rehearsal
 
-    screen = Console(json=as_json, quiet=quiet)
-    words = ["model.precision=double", *(overrides or ())]
-    wanted = Rehearsal(
+    console = Console(json=as_json, quiet=quiet)
+    settings = ["model.precision=double", *(overrides or ())]
+    rehearsal = Rehearsal(
         experiment=federated_experiment(
-            preset or DEFAULT_PRESET, method, words, mode=mode, rounds=rounds
+            preset or DEFAULT_PRESET, method, settings, mode=mode, rounds=rounds
         ),
         method=method,
         seed=seed,
         sites=sites,
         rules=build(SiteRules, {"uploads": uploads, "least_sites": sites}),
     )
-    with _folder(keep) as folder, screen.progress() as progress:
-        found = carry_out(wanted, Path(folder), progress)
-    screen.figures(found)
+    with _folder(keep) as folder, console.progress() as progress:
+        found = run_rehearsal(rehearsal, Path(folder), progress)
+    console.figures(found)
     both = found["metrics"], found["in_process_metrics"]
     rows = [
-        (name, *(formats.number(one[name]) for one in both))
-        for name in ("auc", "f1", "accuracy", "dep")
+        (METRICS[name].title, *(formats.number(one[name]) for one in both))
+        for name in _SHOWN
     ]
     seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
-    rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
-    rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
-    steps = f"{found['rounds']} {'sweeps' if 'law' in found else 'rounds'}"
+    rows.append(("seconds per round", *(f"{one:.3g}" for one in seconds)))
+    rows.append(("MB per round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
+    steps = f"{found['rounds']} {'iterations' if 'law' in found else 'rounds'}"
     title = f"{found['people']:,} people, {steps}, mode {found['mode']}"
     columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
-    screen.table(title, columns, rows)
+    console.table(title, columns, rows)
     gap = found["max_difference_to_in_process"]
-    screen.say(f"Largest difference of any parameter or score: {gap:.2g}")
+    console.say(f"Largest difference of any parameter or score: {gap:.2g}")
+    console.explain(METRICS[name].title for name in _SHOWN)
 
 
 @app.command()
 def provision(
     plan: Annotated[
-        Path, typer.Argument(help="TOML file that names server and sites.")
+        Path, typer.Argument(help="TOML file with the names of server and sites.")
     ],
     out: Annotated[Path, typer.Option(help="New folder for the kits.")],
     authority: Annotated[
-        Path | None, typer.Option(help="Authority folder of the federation to join.")
+        Path | None,
+        typer.Option(help="Authority folder of an existing federation to extend."),
     ] = None,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Write start-up kits for server, sites and administrator, with certificates.
+    """Write start-up kits with certificates for server, sites and administrator.
 
-    With --authority only kits of the sites in the file are written, for a
-    federation that is there already.
+    With --authority, only kits for the sites in the file are written, to add
+    them to an existing federation.
 
-    Example: epifalcon federate provision federation.toml --out kits
+    Examples:
+      epifalcon federate provision federation.toml --out kits
     """
     from epifalcon.federation.network.site_files import SITE_FILE, TEMPLATE
     from epifalcon.federation.nvflare.provisioning import provision as write
@@ -126,19 +151,25 @@ def provision(
     kits = write(deployment, out, authority=authority)
     for site in deployment.sites:
         (kits[site] / SITE_FILE).write_text(TEMPLATE)
-    screen = Console(quiet=quiet)
+    console = Console(quiet=quiet)
     rows = [(name, str(folder)) for name, folder in kits.items()]
     if authority is None:
         rows.append(("authority", str(out / "authority")))
-    screen.table("Kits: copy each to its machine alone", ["for", "folder"], rows)
-    screen.say(f"Each site fills in its {SITE_FILE}; keep authority off all machines.")
+    console.table("Kits: copy each to its machine only", ["for", "folder"], rows)
+    console.say(
+        f"Each site must complete its {SITE_FILE}. Store the folder authority offline."
+    )
 
 
 @app.command()
-def serve(kit: Annotated[Path, typer.Argument(help="The server's kit.")]) -> None:
-    """Be the server, in the foreground, until stopped.
+def serve(
+    kit: Annotated[Path, typer.Argument(help="Kit of the server.")],
+    _verbose: options.Verbose = 0,
+) -> None:
+    """Run the server in the foreground until it is stopped.
 
-    Example: epifalcon federate serve kits/server
+    Examples:
+      epifalcon federate serve kits/server
     """
     from epifalcon.federation.nvflare.processes import run_in_foreground
     from epifalcon.federation.nvflare.provisioning import open_kit
@@ -149,12 +180,14 @@ def serve(kit: Annotated[Path, typer.Argument(help="The server's kit.")]) -> Non
 
 @app.command()
 def join(
-    kit: Annotated[Path, typer.Argument(help="The site's kit.")],
+    kit: Annotated[Path, typer.Argument(help="Kit of the site.")],
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Be a site, in the foreground, until stopped; its data are checked first.
+    """Check the data of a site, then run it in the foreground until it is stopped.
 
-    Example: epifalcon federate join kits/clinic
+    Examples:
+      epifalcon federate join kits/clinic
     """
     from epifalcon.federation.network.site_files import SiteFiles
     from epifalcon.federation.nvflare.processes import run_in_foreground
@@ -162,9 +195,9 @@ def join(
 
     open_kit(kit, "site")
     files = SiteFiles(kit)
-    home = files.household(files.settings())
-    tested = int(home.known.tested.sum())
-    Console(quiet=quiet).say(f"{home.traces.people:,} people, {tested:,} tested")
+    data = files.load_data(files.settings())
+    tested = int(data.known.tested.sum())
+    Console(quiet=quiet).say(f"{data.traces.people:,} people, {tested:,} tested")
     run_in_foreground(kit)
 
 
@@ -181,21 +214,25 @@ def submit(
     seed: options.Seed = 0,
     overrides: options.Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was broken off.")
+        bool, typer.Option("--resume", help="Resume a stopped run.")
     ] = False,
     scores: Annotated[
         bool,
-        typer.Option("--scores", help="Ask sites for scores, if their policy gives."),
+        typer.Option(
+            "--scores", help="Request scores from sites whose policy allows it."
+        ),
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; fails if the run does.")
+        bool, typer.Option("--wait", help="Wait for the end; fail if the run fails.")
     ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Hand a run in to the server; it starts when enough sites are there.
+    """Submit a run to the server; it starts when enough sites are connected.
 
-    Example: epifalcon federate submit kits/admin --run first --mode local --wait
+    Examples:
+      epifalcon federate submit kits/admin --run first --mode local --wait
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET
     from epifalcon.federation.network.site_calls import RunOptions
@@ -204,7 +241,10 @@ def submit(
     from epifalcon.federation.nvflare.provisioning import open_kit
     from epifalcon.federation.settings import SiteRules
     from epifalcon.settings import build
-    from epifalcon.studies.federation_rehearsal import federated_experiment, order_of
+    from epifalcon.studies.federation_rehearsal import (
+        federated_experiment,
+        run_request_of,
+    )
 
     require_run_name(run)
     experiment = federated_experiment(
@@ -212,53 +252,61 @@ def submit(
     )
     least = least_sites or len(open_kit(kit, "admin").deployment.sites)
     rules = build(SiteRules, {"uploads": uploads, "least_sites": least})
-    order = order_of(method, experiment, rules, seed)
-    job = job_of(run, order, RunOptions(scores=scores), least, resume=resume)
-    screen = Console(json=as_json, quiet=quiet)
-    with connect(kit) as admin:
+    request = run_request_of(method, experiment, rules, seed)
+    job = job_of(run, request, RunOptions(scores=scores), least, resume=resume)
+    console = Console(json=as_json, quiet=quiet)
+    with console.progress() as progress, connect(kit) as admin:
         number = admin.submit(job)
-        screen.say(f"Job {number}")
-        there = admin.connected()
-        if len(there) < least:
-            screen.note(f"Waiting for sites: {len(there)} of {least} are connected.")
+        console.say(f"Job {number}")
+        connected = len(admin.connected())
+        if connected < least:
+            console.note(f"Waiting for sites: {connected} of {least} are connected.")
+        progress("run", 0, 1, "waiting for its end" if wait else "")
         status = admin.wait(number, float("inf")) if wait else admin.job(number)
-    told = {"job": number, "run": run, "status": status.status, "why": status.why}
-    screen.figures(told)
+    console.figures(
+        {"job": number, "run": run, "status": status.status, "why": status.why}
+    )
     if wait:
         _require_success(status)
-        screen.say(f"{status.status}; results at the server in runs/{run}")
+        console.say(f"{status.status}; results on the server in runs/{run}")
 
 
 @app.command()
-def status(kit: AdminKit, as_json: options.Json = False) -> None:
-    """Show the server, the sites that are there or missing, and all runs.
+def status(
+    kit: AdminKit, as_json: options.Json = False, _verbose: options.Verbose = 0
+) -> None:
+    """Show which sites are connected or missing, and all runs.
 
-    Example: epifalcon federate status kits/admin
+    Examples:
+      epifalcon federate status kits/admin
     """
     from epifalcon.federation.nvflare.jobs import connect
     from epifalcon.settings import as_plain
 
-    screen = Console(json=as_json)
+    console = Console(json=as_json)
     with connect(kit) as admin:
         found = admin.status()
-    screen.figures(as_plain(found))
+    console.figures(as_plain(found))
     sites = [(site, "connected") for site in found.connected]
     sites += [(site, "missing") for site in found.missing]
-    screen.table("Sites", ["site", "is"], sites)
+    console.table("Sites", ["site", "status"], sites)
     rows = [(one.name, one.status, one.submitted, one.job) for one in found.jobs]
-    screen.table("Runs", ["run", "status", "handed in", "job"], rows)
+    console.table("Runs", ["run", "status", "submitted", "job"], rows)
     for one in found.jobs:
         if one.why:
-            screen.say(f"{one.name} ({one.job}): {one.why}")
+            console.say(f"{one.name} ({one.job}): {one.why}")
 
 
 @app.command()
 def stop(
-    kit: AdminKit, job: Annotated[str, typer.Argument(help="Number of the job.")]
+    kit: AdminKit,
+    job: Annotated[str, typer.Argument(help="Number of the job (see: status).")],
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Stop a run; what is in its last checkpoint can be gone on with.
+    """Stop a run; it can be resumed from its last checkpoint.
 
-    Example: epifalcon federate stop kits/admin JOB
+    Examples:
+      epifalcon federate stop kits/admin JOB
     """
     from epifalcon.federation.nvflare.jobs import connect
 
@@ -268,15 +316,19 @@ def stop(
 
 @app.command()
 def deal(
-    city: Annotated[Path, typer.Argument(help="A run: a folder with city and known.")],
+    city: Annotated[
+        Path, typer.Argument(help="Folder of a run, or of imported data with tests.")
+    ],
     out: Annotated[Path, typer.Option(help="New folder for the parts.")],
-    sites: Annotated[int, typer.Option(help="How many parts.")] = 3,
+    sites: Annotated[int, typer.Option(help="Number of parts.")] = 3,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Deal the people of a run's city out to sites, to try a federation with.
+    """Divide the people of a run among sites, to try out a federation.
 
-    Example: epifalcon federate deal town --sites 3 --out parts
+    Examples:
+      epifalcon federate deal runs/local --sites 3 --out parts
     """
-    from epifalcon.studies.federation_rehearsal import deal as write
+    from epifalcon.studies.federation_rehearsal import split_city as write
 
     for part in write(city, out, sites):
         Console().say(str(part))
@@ -292,11 +344,11 @@ def _folder(keep: Path | None) -> "contextlib.AbstractContextManager[Path | str]
 
 
 def _require_success(status: "JobStatus") -> None:
-    """Raise what ended the run, with the exit code that it would have here."""
+    """Raise the error that ended the run, with its exit code."""
     from epifalcon.federation.nvflare.jobs import error_of
 
     if status.succeeded:
         return
-    place = f"the server's kit tells more, in runs/{status.name}/summary.json"
-    told = f"the run ended as {status.status}: {status.why or 'nothing is known of it'}"
-    raise error_of(status.kind, f"{told}; {place}")
+    place = f"details: runs/{status.name}/summary.json in the kit of the server"
+    reason = status.why or "reason unknown"
+    raise error_of(status.kind, f"the run ended as {status.status}: {reason}; {place}")

@@ -1,4 +1,4 @@
-"""``epifalcon import``: own data in."""
+"""``epifalcon import``: import your own visits and test results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,39 +15,71 @@ _Text = str | None
 
 def import_(
     visits: Annotated[Path, option("CSV, Parquet or .npy file of visits.")],
-    kind: Annotated[str, option("pings, stays, checkins, cells or matrix.")],
-    out: Annotated[Path, option("Folder to write into.")],
-    tests: Annotated[Path | None, option("Table of person, time, result.")] = None,
-    columns: Annotated[_Text, option("Of visits, e.g. person=id,time=ts.")] = None,
-    test_columns: Annotated[_Text, option("Of tests, e.g. result=outcome.")] = None,
-    regions: Annotated[_Text, option("given, grid, h3, polygons or towers.")] = None,
-    cell_km: Annotated[float | None, option("Side of a cell of the grid.")] = None,
-    h3_resolution: Annotated[int | None, option("Of H3 cells, 0 to 15.")] = None,
+    kind: Annotated[str, option("Format: pings, stays, checkins, cells or matrix.")],
+    out: Annotated[Path, option("Folder to write to.")],
+    tests: Annotated[
+        Path | None,
+        option("CSV or Parquet file of test results: person, time, result."),
+    ] = None,
+    columns: Annotated[
+        _Text, option("Column names of the visits, e.g. person=id,time=ts.")
+    ] = None,
+    test_columns: Annotated[
+        _Text, option("Column names of the tests, e.g. result=outcome.")
+    ] = None,
+    regions: Annotated[
+        _Text,
+        option(
+            "Regions: given, grid, h3, polygons or towers (default: given if the file "
+            "names places, else grid)."
+        ),
+    ] = None,
+    cell_km: Annotated[
+        float | None, option("Side of a grid cell in km (default: 1).")
+    ] = None,
+    h3_resolution: Annotated[
+        int | None, option("Resolution of H3 cells (hexagons), 0 to 15 (default: 8).")
+    ] = None,
     polygons: Annotated[_Text, option("GeoJSON file of areas.")] = None,
     places: Annotated[
         _Text,
-        option("Table of places or towers: name, lat, lon.", "--places", "--towers"),
+        option("File of places or towers: name, lat, lon.", "--places", "--towers"),
     ] = None,
-    place_columns: Annotated[_Text, option("Of places, e.g. lat=y,lon=x.")] = None,
-    slot_hours: Annotated[float | None, option("Length of a slot.")] = None,
-    start: Annotated[_Text, option("First day, e.g. 2020-03-01.")] = None,
-    days: Annotated[int | None, option("Number of days from the first.")] = None,
-    timezone: Annotated[_Text, option("The city's, e.g. Europe/Berlin.")] = None,
-    fill_gap_hours: Annotated[float | None, option("Longest gap filled.")] = None,
+    place_columns: Annotated[
+        _Text, option("Column names of the places, e.g. lat=y,lon=x.")
+    ] = None,
+    slot_hours: Annotated[
+        float | None, option("Length of a slot in hours (default: 2).")
+    ] = None,
+    start: Annotated[
+        _Text, option("First day, e.g. 2020-03-01 (default: first in the data).")
+    ] = None,
+    days: Annotated[
+        int | None, option("Number of days to import (default: all).")
+    ] = None,
+    timezone: Annotated[
+        _Text, option("Time zone of the city, e.g. Europe/Berlin (default: UTC).")
+    ] = None,
+    fill_gap_hours: Annotated[
+        float | None, option("Longest gap in a trace to fill, in hours (default: 0).")
+    ] = None,
     max_refused_share: Annotated[
-        float | None, option("More refused rows are an error.")
+        float | None, option("Maximum share of invalid rows (default: 0.5).")
     ] = None,
-    strict: Annotated[bool, option("Any refused row is an error.", "--strict")] = False,
+    strict: Annotated[bool, option("Stop at any invalid row.", "--strict")] = False,
     overrides: options.Overrides = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Turn visits, and test results if given, into a city folder.
+    """Import visits and test results into a folder that epifalcon run reads.
 
-    Every refused row is counted and explained.
+    Invalid rows are skipped, counted and explained.
 
-    Example: epifalcon import --visits pings.parquet --kind pings --out mycity
+    Examples:
+      epifalcon import --visits pings.parquet --kind pings --out mycity
+      epifalcon import --visits v.csv --kind stays --tests t.csv --out mycity
     """
     from dataclasses import replace
     from time import perf_counter
@@ -82,7 +114,7 @@ def import_(
         given = override(given, assignment)
     settings = build(ImportSettings, given)
     names = _split(test_columns) or []
-    screen, begun = Console(json=json, quiet=quiet), perf_counter()
+    console, start_time = Console(json=json, quiet=quiet), perf_counter()
     read = _given(
         visits=visits, tests=tests, places=settings.places, polygons=settings.polygons
     )
@@ -93,7 +125,7 @@ def import_(
     with store.new_directory(
         out, overwrite=overwrite, inputs=[*files.values()]
     ) as made:
-        with screen.progress() as progress:
+        with console.progress() as progress:
             imported = import_visits(visits, settings, progress)
         inputs = {
             name: {"file": path.name, **store.describe(path)}
@@ -114,39 +146,42 @@ def import_(
                 "positive": int(known.positive.sum()),
                 "people": int(known.tested.sum()),
             }
-            _show_refused(screen, f"Refused rows of {tests}", rows)
+            _show_refused(console, f"Invalid rows of {tests}", rows)
         store.write_manifest(made, "import", meta=figures, origin=origin)
-    figures |= {"out": str(out), "seconds": perf_counter() - begun}
-    _show(screen, imported, figures)
-    screen.figures(figures)
+    figures |= {"out": str(out), "seconds": perf_counter() - start_time}
+    _show(console, imported, figures)
+    console.figures(figures)
 
 
-def _show(screen: Console, imported: "Imported", figures: dict[str, Any]) -> None:
-    _show_refused(screen, "Refused rows of the visits", imported.rows)
+def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> None:
+    _show_refused(console, "Invalid rows of the visits", imported.rows)
     clock = imported.traces.clock
     rows = [
         ["rows read", f"{figures['rows_read']:,}"],
-        ["rows kept", f"{figures['rows_kept']:,}"],
-        ["rows refused", f"{figures['rows_refused']:,}"],
+        ["rows imported", f"{figures['rows_kept']:,}"],
+        ["rows skipped", f"{figures['rows_refused']:,}"],
         ["people", f"{figures['people']:,}"],
         ["regions", f"{figures['regions']:,} ({imported.traces.regions.kind})"],
         ["days", f"{clock.days} from {clock.start or 'an unknown day'}"],
         ["slots", f"{figures['slots']:,} of {clock.slot_hours:g} h"],
         ["share observed", f"{figures['share_observed']:.3f}"],
     ]
-    if imported.times_twice or imported.times_never:
-        rows.append(["times that clocks show twice", f"{imported.times_twice:,}"])
-        rows.append(["times that clocks jump over", f"{imported.times_never:,}"])
+    if imported.ambiguous_times or imported.nonexistent_times:
+        shifts = imported.ambiguous_times, imported.nonexistent_times
+        rows.append(["ambiguous times (clocks set back)", f"{shifts[0]:,}"])
+        rows.append(["nonexistent times (clocks set forward)", f"{shifts[1]:,}"])
     if figures["tests"] is not None:
         tests = figures["tests"]
-        rows.append(["tests kept", f"{tests['rows_kept']:,} of {tests['rows_read']:,}"])
+        rows.append(
+            ["tests imported", f"{tests['rows_kept']:,} of {tests['rows_read']:,}"]
+        )
         rows.append(["tests positive", f"{tests['positive']:,}"])
-    screen.table("Imported", ["data", ""], rows)
+    console.table("Imported", ["data", ""], rows)
     out = figures["out"]
-    screen.say(f"Written to {out}. Look at it with: epifalcon inspect {out}")
+    console.say(f"Written to {out}. Inspect it with: epifalcon inspect {out}")
 
 
-def _show_refused(screen: Console, title: str, rows: "RowCount") -> None:
+def _show_refused(console: Console, title: str, rows: "RowCount") -> None:
     if not rows.refused:
         return
     first = {example.reason: example for example in reversed(rows.examples)}
@@ -159,7 +194,7 @@ def _show_refused(screen: Console, title: str, rows: "RowCount") -> None:
         ]
         for reason, count in rows.refused.items()
     ]
-    screen.table(title, ["reason", "rows", "for example", "expected"], table)
+    console.table(title, ["reason", "rows", "for example", "expected"], table)
 
 
 def _given(**values: Any) -> dict[str, Any]:  # noqa: ANN401

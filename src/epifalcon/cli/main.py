@@ -1,6 +1,6 @@
 """The command ``epifalcon``: its commands and the handling of errors.
 
-Exit codes: 0 done; 1 an error of our own; 2 usage or settings; 3 bad data;
+Exit codes: 0 success; 1 internal error; 2 usage or settings; 3 invalid data;
 4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites.
 """
 
@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from epifalcon.cli import (
     audit,
     city,
+    demo,
     federate,
     import_data,
     methods,
@@ -29,15 +30,16 @@ from epifalcon.errors import EpifalconError
 
 app = typer.Typer(
     name="epifalcon",
-    help="Who is probably infected, from where people have been, while traces and "
-    "test results stay on people's own devices.",
+    help="Predict who is probably infected from where people have been, while traces "
+    "and test results stay on people's own devices. Start with: epifalcon demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 2 usage or settings, 3 bad data, 4 privacy budget, "
+    epilog="Exit codes: 2 usage or settings, 3 invalid data, 4 privacy budget, "
     "5 corrupt file, 6 cannot write, 7 too few sites.",
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
     "run": run.run,
     "predict": predict.predict,
     "explain": predict.explain,
@@ -61,11 +63,11 @@ _INTERRUPTED = 130
 _STOP_AGAIN_AFTER = 0.05
 """Seconds: long enough for a callback to end."""
 _stopping = threading.Event()
-"""Set once somebody wants the program to end."""
+"""Set when a signal stops the program."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         sys.stdout.write(f"epifalcon {version('epifalcon')}\n")
@@ -78,25 +80,25 @@ def _root(
         bool,
         typer.Option(
             "--version",
-            help="Print the version and leave.",
+            help="Print the version and exit.",
             callback=_print_version,
             is_eager=True,
         ),
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command."""
+    """Define the options that precede a command."""
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one line and an exit code."""
+    """Run the command line; errors become one line and an exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    # A background job of a shell ignores interrupts: it goes on doing so.
+    # A background job of a shell ignores interrupts; keep that.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _stop_again
     try:
-        # Typer's own way of failing is a box of five lines; of helping, fine.
+        # Errors are printed here as one line; Typer would draw a box.
         code = app(standalone_mode=len(sys.argv) < 2)
         sys.stdout.flush()
     except EpifalconError as error:
@@ -104,15 +106,15 @@ def main() -> None:
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
     except MemoryError as error:
-        told = str(error) or "the work is too large for this machine"
-        _fail(f"not enough memory: {told}", 1)
+        reason = str(error) or "the data is too large for this machine"
+        _fail(f"not enough memory: {reason}", 1)
     except OSError as error:
-        # Files that epifalcon reads and writes have errors of their own: only
-        # standard output, which has no name, is left.
+        # Files that epifalcon reads and writes raise EpifalconError: only standard
+        # output, which has no name, remains.
         if error.filename is not None or error.errno is None:
             raise
         sys.stdout = None
-        _fail(f"standard output cannot be written: {error.strerror}", 6)
+        _fail(f"cannot write to standard output: {error.strerror}", 6)
     if code == _INTERRUPTED:
         _fail("interrupted; nothing was written", code)
     if code:
@@ -120,32 +122,32 @@ def main() -> None:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """End by way of every ``finally``, so that nothing half-written stays."""
+    """Stop through every ``finally``, so that no partial file remains."""
     _stopping.set()
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
-def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Repeat a stop that reached Python inside a callback, as of compiling.
+def _stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Repeat a stop that was raised, and lost, inside a callback such as compilation.
 
-    Objects that a stop left half-made then fail to end: that is not printed.
+    Objects that a stop left incomplete may fail in their destructor: not printed.
     """
-    stop = lost.exc_value
+    stop = unraisable.exc_value
     if isinstance(stop, KeyboardInterrupt):
         number = int(signal.SIGINT)
     elif isinstance(stop, SystemExit) and isinstance(stop.code, int):
         number = stop.code - 128
     else:
         if not _stopping.is_set():
-            sys.__unraisablehook__(lost)
+            sys.__unraisablehook__(unraisable)
         return
     threading.Timer(_STOP_AGAIN_AFTER, os.kill, (os.getpid(), number)).start()
 
 
-def _fail(told: str, code: int) -> NoReturn:
-    # A group of commands without one of them has shown its help, and says no more.
-    if told:
-        sys.stderr.write(f"epifalcon: {told}\n")
+def _fail(message: str, code: int) -> NoReturn:
+    # A group without a command has printed its help and has no message.
+    if message:
+        sys.stderr.write(f"epifalcon: {message}\n")
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""``epifalcon methods`` and ``epifalcon presets``: what can be named, with settings."""
+"""``epifalcon methods`` and ``epifalcon presets``: lists with all settings."""
 
 import sys
 from typing import Annotated, Any
@@ -16,35 +16,41 @@ def methods(
     ] = None,
     own: options.Own = None,
     as_json: options.Json = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """List the methods: those of the paper, references, ceilings, your own.
+    """List the methods, or show the settings of one.
 
-    Example: epifalcon methods gcn
+    Kinds: of the paper, our references, ceilings (which see the truth, to show
+    what is possible), and your own.
+
+    Examples:
+      epifalcon methods
+      epifalcon methods gcn
     """
     from epifalcon.methods.registry import entry, names
 
-    screen = Console(json=as_json)
-    del own  # Loaded as the option was read.
+    console = Console(json=as_json)
+    del own  # Loaded when the option was parsed.
     chosen = names() if name is None else [entry(name).name]
     if as_json:
-        screen.figures({"methods": [_told(one) for one in chosen]})
+        console.figures({"methods": [_describe(one) for one in chosen]})
     elif name is None:
         listed = [entry(one) for one in chosen]
         rows = [[one.name, one.title, one.kind, one.summary] for one in listed]
-        screen.table("Methods", ["name", "title", "kind", "what it does"], rows)
+        console.table("Methods", ["name", "title", "kind", "what it does"], rows)
     else:
-        told = _told(name)
-        screen.say(f"{told['title']} ({told['kind']}): {told['what']}")
-        if told["unavailable"] is not None:
-            screen.say(f"It cannot be loaded: {told['unavailable']}")
-        elif rows := _flat(told["settings"], told["prefix"]):
-            screen.table("Settings, for --set", ["setting", "default"], rows)
+        method = _describe(name)
+        console.say(f"{method['title']} ({method['kind']}): {method['what']}")
+        if method["unavailable"] is not None:
+            console.say(f"It cannot be loaded: {method['unavailable']}")
+        elif rows := _flat(method["settings"], method["prefix"]):
+            console.table("Settings, for --set", ["setting", "default"], rows)
         else:
-            screen.say("It has no settings.")
+            console.say("It has no settings.")
 
 
-def _told(name: str) -> dict[str, Any]:
-    """What JSON tells of a method; ``prefix`` stands before a setting in --set."""
+def _describe(name: str) -> dict[str, Any]:
+    """Return the JSON of a method; ``prefix`` precedes its settings in --set."""
     from epifalcon.methods.registry import entry, settings_of
     from epifalcon.settings import as_plain
 
@@ -52,7 +58,7 @@ def _told(name: str) -> dict[str, Any]:
     try:
         settings = as_plain(settings_of(name, {}))
     except (ImportError, SettingsError) as error:
-        # An extra that is not installed shall not hide the other methods.
+        # A missing extra must not hide the other methods.
         unavailable = str(error)
     return {
         "name": listed.name,
@@ -81,26 +87,29 @@ def presets(
     ] = None,
     overrides: options.Overrides = None,
     json: options.Json = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """List the presets, or print one in full as TOML to copy and change.
+    """List the presets and layers, or print all settings of one preset as TOML.
 
-    Example: epifalcon presets hamlet > mine.toml
+    Examples:
+      epifalcon presets
+      epifalcon presets hamlet+safer > mine.toml
     """
     from epifalcon.experiments import experiment as sources
     from epifalcon.settings import as_plain
 
-    screen = Console(json=json)
+    console = Console(json=json)
     if name is None and overrides:
-        raise SettingsError("--set goes with the name of a preset")
+        raise SettingsError("--set needs the name of a preset")
     if name is not None:
         experiment = sources.Experiment.load(name, overrides or [])
-        screen.figures(as_plain(experiment))
+        console.figures(as_plain(experiment))
         if not json:
             sys.stdout.write(experiment.to_toml())
         return
     load = sources.Experiment.load
     found = {known: load(known) for known in sources.preset_names()}
-    screen.figures({known: as_plain(item) for known, item in found.items()})
+    console.figures({known: as_plain(item) for known, item in found.items()})
     rows = [
         [
             known,
@@ -114,7 +123,7 @@ def presets(
         for known, item in found.items()
     ]
     columns = ["preset", "people", "regions", "kind", "days", "pathogen", "seeds"]
-    screen.table("Presets", columns, rows)
+    console.table("Presets", columns, rows)
     layers = sources.layer_descriptions()
-    title = f"Layers, put on a preset as in hamlet+{min(layers)}"
-    screen.table(title, ["layer", "what it changes"], [*map(list, layers.items())])
+    title = f"Layers, added to a preset as in hamlet+{min(layers)}"
+    console.table(title, ["layer", "what it changes"], [*map(list, layers.items())])

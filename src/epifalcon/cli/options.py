@@ -1,9 +1,11 @@
-"""Options that several commands share, so that one word means one thing everywhere."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from epifalcon.cli.console import show_log
 
 
 def option(text: str, *flags: str) -> Any:  # noqa: ANN401
@@ -21,7 +23,11 @@ def _load_own(files: list[Path] | None) -> list[Path]:
 
 Preset = Annotated[
     str | None,
-    option("Preset or TOML file; layers are added as in hamlet+safer.", "--preset"),
+    option(
+        "Name of a preset, with layers as in hamlet+safer, or a TOML file "
+        "(default: hamlet).",
+        "--preset",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -33,28 +39,43 @@ Overrides = Annotated[
 ]
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 MethodOfRun = Annotated[
-    str | None, option("One of the run's methods (default: its own).", "--method")
+    str | None,
+    option("One of the methods of the run (default: its main method).", "--method"),
 ]
-Seed = Annotated[int, option("Equal seeds give equal results.", "--seed")]
-Json = Annotated[bool, option("Print figures as one JSON document.", "--json")]
-Quiet = Annotated[bool, option("No progress and no tables.", "--quiet", "-q")]
-Out = Annotated[Path | None, option("Folder to write into.", "--out")]
+Seed = Annotated[int, option("Seed of all random numbers.", "--seed")]
+Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]
+Quiet = Annotated[bool, option("Print only errors.", "--quiet", "-q")]
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        metavar="",
+        help="Print log messages; -vv prints more of them.",
+        callback=show_log,
+    ),
+]
+Out = Annotated[Path | None, option("Folder to write to.", "--out")]
 Own = Annotated[
     list[Path] | None,
     typer.Option(
         "--with",
         metavar="FILE.py",
-        help="A Python file that registers methods of your own. May be repeated.",
+        help="Python file that registers your own methods. May be repeated.",
         callback=_load_own,
         is_eager=True,
     ),
 ]
 Jobs = Annotated[
     int | None,
-    option("Processes at once, if memory allows (default: one per core).", "--jobs"),
+    option("Maximum number of parallel processes (default: one per core).", "--jobs"),
 ]
-Retry = Annotated[bool, option("Try again what failed before.", "--retry")]
-Overwrite = Annotated[bool, option("Replace a folder of epifalcon.", "--overwrite")]
+Retry = Annotated[bool, option("Run failed jobs again.", "--retry")]
+Overwrite = Annotated[
+    bool, option("Replace the folder if epifalcon wrote it.", "--overwrite")
+]
 City = Annotated[
-    Path | None, option("Folder made by epifalcon city, import or run.", "--city")
+    Path | None, option("Folder written by epifalcon city, import or run.", "--city")
 ]

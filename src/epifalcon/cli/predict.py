@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from epifalcon.progress import Progress
 
 _SHOWN = 10
-"""Highest risks that are printed."""
+"""Number of risks that are printed."""
+_ANY_TEST = (None, "negative", "positive")
 
 
 def predict(
@@ -28,61 +29,73 @@ def predict(
     city: Annotated[
         Path | None,
         option(
-            "A folder with a city in the run's regions: score its people instead. "
-            "Needs a run with model.input=status, or one of falcon-field."
+            "Predict for the people of this city instead, which must have the "
+            "regions of the run. Needs a run of falcon-field, or one with "
+            "model.input=status."
         ),
     ] = None,
     known: Annotated[
-        Path | None, option("Folder of these people's test results. Needs --city.")
+        Path | None, option("Folder with test results of the people in --city.")
     ] = None,
     traces: Annotated[
-        Path | None, option("File of new people: person, day, hour, region.")
+        Path | None,
+        option("Predict for the people of this file: person, day, hour, region."),
     ] = None,
     tests: Annotated[
-        Path | None, option("Tests of --traces: person, day, result.")
+        Path | None, option("Test results of these people: person, day, result.")
     ] = None,
     own: options.Own = None,
+    tested: Annotated[
+        bool, option("Also print people who have a test result.", "--tested")
+    ] = False,
     overwrite: Annotated[
         bool, option("Replace the file if it exists.", "--overwrite")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Write each person's risk, rank and percentile, the highest risk first.
+    """Write the risk of each person, and print whom to test next.
 
-    People with equal risks share the best of their ranks. The percentile tells
-    of 100 people how many have no higher risk; known is the person's own test.
-    With privacy, scoring new people is a release that is added to the run's
-    ledger, and refused where the budget does not hold it.
+    The file lists people without a test first, then tested people, each by
+    falling risk. rank: 1 for the highest risk of all people; equal risks share
+    the best rank. percentile: percentage of people without a higher risk.
+    known: the person's own test result. In a private run, predicting for new
+    people is a release: it is added to the ledger, and refused if the privacy
+    budget does not suffice.
 
-    Example: epifalcon predict demo --out risks.csv
+    Examples:
+      epifalcon predict runs/demo --out risks.csv
+      epifalcon predict runs/demo --method hbp --tested --out risks.parquet
     """
     from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun
 
-    del own  # Loaded as the option was read.
+    del own  # Loaded when the option was parsed.
     if known is not None and city is None:
         raise SettingsError(
-            f"--known needs --city: for new tests of the run's own people, --city {run}"
+            "--known needs --city; for new tests of the people of the run, add "
+            f"--city {run}"
         )
     if tests is not None and traces is None:
-        raise SettingsError("--tests needs --traces, a file of the same people")
+        raise SettingsError("--tests needs --traces of the same people")
     if traces is not None and city is not None:
-        raise SettingsError("give new people by --city or by --traces, not by both")
+        raise SettingsError("give either --city or --traces, not both")
     require_writable(out, overwrite=overwrite)
-    screen = Console(json=json, quiet=quiet)
-    finished = FinishedRun.open(run, method)
-    if city is None and traces is None:
-        risks, spent = finished.risks(), None
-    else:
-        with screen.progress() as progress:
+    console = Console(json=json, quiet=quiet)
+    with console.progress() as progress:
+        progress("run", 0, 1, "reading")
+        finished = FinishedRun.open(run, method)
+        progress("run", 1, 1)
+        if city is None and traces is None:
+            risks, spent = finished.risks(), None
+        else:
             scored = _score(finished, city, known, traces, tests, progress)
-        risks, spent = scored.risks, scored.spent
-    _write(
-        risks, out, overwrite, "; what this scoring cost stays spent" if spent else ""
-    )
-    highest = risks.highest(_SHOWN)
-    screen.figures(
+            risks, spent = scored.risks, scored.spent
+    remark = "; the privacy budget of this prediction stays spent" if spent else ""
+    _write(risks, out, overwrite, remark)
+    highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
+    console.figures(
         {
             "run": run,
             "method": finished.method,
@@ -97,22 +110,25 @@ def predict(
             "out": out,
         }
     )
-    columns = ["rank", "person", "risk", "percentile", "known"]
+    columns = ["rank", "person", "risk", "percentile"]
+    columns += ["known"] if tested else []
     columns += [] if risks.now is None else ["risk_now"]
-    _show_highest(screen, f"The highest of {len(risks):,} risks", columns, highest)
+    _show_risks(console, _title(risks, tested), columns, highest)
+    if not highest:
+        console.say("Everybody has a test result; --tested prints their risks.")
     if city is not None and known is None and (city / "known").is_dir():
-        screen.note(
-            f"{city} holds test results that were not used; to use them, add --known "
-            f"{city}"
+        console.note(
+            f"{city} contains test results that were not used; to use them, add "
+            f"--known {city}"
         )
     if spent is not None:
         epsilon = spent["epsilon"]["person"]
         shown = "infinite" if epsilon is None else f"{epsilon:,.4g}"
-        screen.say(
-            "This scoring is in the run's ledger: with it and the training, epsilon of "
-            f"one person is {shown} at delta {spent['delta']:g}."
+        console.say(
+            "The ledger of the run contains this prediction. Together with the "
+            f"training, epsilon of one person is {shown} at delta {spent['delta']:g}."
         )
-    screen.say(f"Written to {out}.")
+    console.say(f"Written to {out}.")
 
 
 def _score(
@@ -123,7 +139,7 @@ def _score(
     tests: Path | None,
     progress: "Progress",
 ) -> "Scored":
-    """Score new people; imports torch."""
+    """Predict for new people; imports torch."""
     from epifalcon.experiments.prediction import NewPeople, require_inductive, score
 
     require_inductive(run)
@@ -137,22 +153,32 @@ def _score(
         if run.settings.privacy.mode == "off":
             raise
         raise StoppedError(
-            "interrupted; no risks were written, but what the run's ledger holds "
-            "of this scoring stays spent"
+            "interrupted; no risks were written, but the privacy budget that the "
+            "ledger recorded for this prediction stays spent"
         ) from None
 
 
 def _write(risks: "Risks", out: Path, overwrite: bool, remark: str = "") -> None:
-    """Write the list; an error ends with ``remark``."""
+    """Write the risks; append ``remark`` to the message of an error."""
     try:
         risks.write(out, overwrite=overwrite)
     except WriteError as error:
         raise WriteError(f"{error}{remark}") from None
 
 
-def _show_highest(
-    screen: Console, title: str, columns: list[str], highest: list[dict[str, Any]]
+def _title(risks: "Risks", tested: bool) -> str:
+    """Return the title of the printed risks."""
+    if tested:
+        return f"Highest risks of {len(risks):,} people"
+    untested = int((risks.status < 0).sum())
+    return f"Whom to test next: highest risks of {untested:,} people without a test"
+
+
+def _show_risks(
+    console: Console, title: str, columns: list[str], highest: list[dict[str, Any]]
 ) -> None:
+    if not highest:
+        return
     formats = {"rank": ",", "risk": ".4f", "risk_now": ".4f", "percentile": ".2f"}
     rows = [
         [
@@ -161,88 +187,97 @@ def _show_highest(
         ]
         for one in highest
     ]
-    screen.table(title, [name.replace("_", " ") for name in columns], rows)
+    console.table(title, [name.replace("_", " ") for name in columns], rows)
 
 
 def update(
     state: Annotated[
-        Path, typer.Argument(help="Folder that is kept between days; see --from.")
+        Path, typer.Argument(help="Folder of the state; created with --from.")
     ],
     traces: Annotated[
-        Path | None, option("The next day's visits: person, day, hour, region.")
+        Path | None, option("Visits of the next day: person, day, hour, region.")
     ] = None,
     tests: Annotated[
-        Path | None, option("New tests of any day so far: person, day, result.")
+        Path | None, option("New test results of any day: person, day, result.")
     ] = None,
     out: Annotated[
-        Path | None, option("Write everybody's risk to this file, .csv or .parquet.")
+        Path | None, option("File to write all risks to, .csv or .parquet.")
     ] = None,
     run: Annotated[
-        Path | None, option("Finished run of falcon-field to begin from.", "--from")
+        Path | None,
+        option("Create the state from this finished run of falcon-field.", "--from"),
     ] = None,
     days: Annotated[
-        int | None, option("Days that are inferred again (default: 14).")
+        int | None,
+        option("Days inferred again after each day (default: 14). With --from."),
     ] = None,
     sweeps: Annotated[
-        int | None, option("Exchanges after each day (default: 8). With --from.")
+        int | None, option("Iterations after each day (default: 8). With --from.")
     ] = None,
     overwrite: Annotated[
-        bool, option("Replace the list if it exists.", "--overwrite")
+        bool, option("Replace the file of --out if it exists.", "--overwrite")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Move a field on by one day, and write everybody's risk, now and ever.
+    """Add one day of visits and tests to a state, and update all risks.
 
-    The state is begun from a finished run of falcon-field and takes one day after
-    the other; whoever is not known yet enters as a newcomer. It is replaced whole
-    or not at all, so that a stopped update can be given again.
+    The state is created once from a finished run of falcon-field and then takes
+    one day after the other. People who are not in it yet are added. A stopped
+    update leaves the state unchanged and can be repeated.
 
-    Example: epifalcon update state --traces day-15.csv --tests new.csv --out risks.csv
+    Examples:
+      epifalcon update state --from runs/mycity
+      epifalcon update state --traces day-15.csv --tests new.csv --out risks.csv
     """
     from epifalcon.belief_propagation.settings import WindowSettings
     from epifalcon.experiments import daily_update
     from epifalcon.experiments.risk_table import require_writable
-    from epifalcon.locks import alone
+    from epifalcon.locks import lock_folder
 
     if tests is not None and traces is None:
-        raise SettingsError("--tests needs --traces: tests come in with a day")
+        raise SettingsError("--tests needs --traces of a new day")
     given = {"days": days, "sweeps": sweeps}
     sizes = {name: value for name, value in given.items() if value is not None}
     if run is None and sizes:
         raise SettingsError(
-            "--days and --sweeps are chosen when a state is begun, with --from"
+            "--days and --sweeps need --from: they are set when a state is created"
         )
     if out is not None:
         require_writable(out, overwrite=overwrite)
-    screen = Console(json=json, quiet=quiet)
-    with alone(state):
+    console = Console(json=json, quiet=quiet)
+    with console.progress() as progress, lock_folder(state):
+        progress("update", 0, 4, "reading")
         if run is None:
             found = daily_update.Updated(daily_update.load_state(state))
         else:
-            found = daily_update.begin_state(state, run, WindowSettings(**sizes))
+            found = daily_update.create_state(state, run, WindowSettings(**sizes))
+        progress("update", 1, 4, "inference")
         if traces is not None:
-            found = daily_update.take_day(found.window, traces, tests)
+            found = daily_update.update_window(found.window, traces, tests)
+        progress("update", 2, 4, "writing the state")
         if run is not None or traces is not None:
             source = None if run is None else str(run)
             made_by = {"from": source, "day": found.window.last_day}
             daily_update.save_state(state, found.window, made_by, again=run is None)
-    window, risks = found.window, daily_update.risks_of(found.window)
+        progress("update", 3, 4, "risks")
+        window, risks = found.window, daily_update.risks_of(found.window)
+        progress("update", 4, 4)
     if out is not None:
-        remark = "; the state has taken the day: for the list alone, epifalcon update "
+        remark = "; the state contains the day; write the risks with epifalcon update "
         _write(risks, out, overwrite, f"{remark}{state} --out FILE")
-    highest = risks.highest(_SHOWN + int((risks.status == 1).sum()))
-    highest = [one for one in highest if one["known"] != "positive"][:_SHOWN]
+    highest = risks.highest(_SHOWN, (None, "negative"))
     ever, now = float(risks.probability.mean()), None
     if risks.now is not None:
         now = float(risks.now.mean())
-    screen.figures(
+    console.figures(
         {
             "state": state,
             "day": window.last_day,
             "first_day": window.first_day,
             "people": window.traces.people,
-            "newcomers": list(found.newcomers),
+            "newcomers": list(found.new_people),
             "seen": found.seen,
             "tests": found.tests,
             "mean_risk": ever,
@@ -251,66 +286,75 @@ def update(
             "out": out,
         }
     )
-    new = f", {len(found.newcomers):,} of them new" if found.newcomers else ""
-    screen.say(
-        f"Day {window.last_day}, of {window.traces.people:,} people{new}. The window "
-        f"begins with day {window.first_day}. Of 100 people {100 * ever:.1f} have been "
-        f"infected, and {100 * (now or 0):.1f} still are."
+    added = len(found.new_people)
+    new = f", {added:,} of them new" if added else ""
+    console.say(
+        f"Day {window.last_day}: {window.traces.people:,} people{new}. The window of "
+        f"inference starts at day {window.first_day}. Expected: {ever:.1%} of people "
+        f"have been infected so far, {now or 0:.1%} are infected now."
     )
-    title = "The highest risks without a positive test"
+    title = "Highest risks of people without a positive test"
     columns = ["rank", "person", "risk", "risk_now", "known"]
-    _show_highest(screen, title, columns, highest)
+    _show_risks(console, title, columns, highest)
     if out is not None:
-        screen.say(f"Written to {out}.")
+        console.say(f"Written to {out}.")
 
 
 def explain(
     run: Annotated[
-        Path, typer.Argument(help="Finished run, or a state of epifalcon update.")
+        Path, typer.Argument(help="Finished run, or state of epifalcon update.")
     ],
     person: Annotated[
-        str, typer.Argument(help="The person's name in the data, or number from 0.")
+        str, typer.Argument(help="Name of the person in the data, or number from 0.")
     ],
     method: options.MethodOfRun = None,
     with_tests: Annotated[
-        bool, option("Count the person's own tests, as a state does.", "--with-tests")
+        bool,
+        option("Use the person's own tests, as epifalcon update does.", "--with-tests"),
     ] = False,
-    top: Annotated[int, typer.Option(help="How many exposures are shown.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="Number of exposures to show.", min=1)] = 10,
     out: Annotated[
-        Path | None, option("Folder to write page, picture and numbers into.")
+        Path | None, option("Folder to write a page, a figure and the numbers to.")
     ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Tell by day, hour and region where a person's risk comes from.
+    """Explain by day, hour and region where the risk of a person comes from.
 
-    For the person itself: it reads the own trace and messages, and what the places
-    of a run of falcon-field told everybody. Nobody else is named.
+    Meant for the person: it reads their own trace and messages, and the
+    messages of regions in a run of falcon-field. It identifies nobody else.
 
-    Example: epifalcon explain field 17
+    Examples:
+      epifalcon explain runs/mycity 17
+      epifalcon explain state 17 --out explained
     """
     from epifalcon import store
     from epifalcon.experiments import explanation as page
 
     if out is not None:
         store.refuse_occupied(out, overwrite=False)
-    screen = Console(json=json, quiet=quiet)
-    found, listed = _explained(run, method, person, with_tests)
+    console = Console(json=json, quiet=quiet)
+    with console.progress() as progress:
+        progress("explanation", 0, 2, "reading and inference")
+        found, listed = _explained(run, method, person, with_tests)
+        progress("explanation", 1, 2, "writing")
+        if out is not None:
+            words = f"{' --with-tests' if with_tests else ''} --out {out}"
+            page.write_page(out, found, f"epifalcon explain {run} {person}{words}", top)
+        progress("explanation", 2, 2)
+    console.figures({**found.as_plain(), "listed_risk": listed, "run": run, "out": out})
+    console.say("\n".join([*page.sentences(found), *page.day_lines(found)]))
+    console.tables([page.exposure_table(found, top)])
+    console.say(page.CAUTION)
     if out is not None:
-        words = f"{' --with-tests' if with_tests else ''} --out {out}"
-        page.write_page(out, found, f"epifalcon explain {run} {person}{words}", top)
-    screen.figures({**found.as_plain(), "listed_risk": listed, "run": run, "out": out})
-    screen.say("\n".join([*page.sentences(found), *page.day_lines(found)]))
-    screen.tables([page.exposure_table(found, top)])
-    screen.say(page.CAUTION)
-    if out is not None:
-        screen.say(f"Written to {out}.")
+        console.say(f"Written to {out}.")
 
 
 def _explained(
     folder: Path, method: str | None, person: str, tests: bool
 ) -> tuple["Explanation", float]:
-    """Return the explanation, and the person's risk in the list."""
+    """Return the explanation and the risk of the person."""
     from epifalcon import store
     from epifalcon.experiments import daily_update, explanation
     from epifalcon.experiments.run_folder import FinishedRun
@@ -318,10 +362,12 @@ def _explained(
 
     if store.read_manifest(folder)["kind"] == KIND:
         if method is not None:
-            raise SettingsError(f"{folder}: is a state of falcon-field; no --method")
+            raise SettingsError(
+                f"{folder}: is a state of falcon-field, which takes no --method"
+            )
         window = daily_update.load_state(folder)
-        # The daily list counts own tests, so an explanation of it does.
-        found = daily_update.explain_in(window, person, tests=True)
+        # The risks of a state use own tests, so the explanation does, too.
+        found = daily_update.explain_in_window(window, person, tests=True)
         traces, risks = window.traces, daily_update.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)

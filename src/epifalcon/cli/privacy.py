@@ -1,4 +1,4 @@
-"""``epifalcon privacy``: what uploads cost, and how much noise a promise needs."""
+"""``epifalcon privacy``: the epsilon of noised uploads, or the noise for an epsilon."""
 
 import math
 from dataclasses import asdict
@@ -11,42 +11,50 @@ from epifalcon.errors import SettingsError
 
 
 def privacy(
-    sigma: Annotated[float | None, option("Noise of each upload, as given.")] = None,
-    clip: Annotated[float, option("Largest L2 norm of an upload.")] = 0.1,
-    rounds: Annotated[int, option("Rounds of the whole run.")] = 500,
-    layers: Annotated[int, option("Uploads for a place in a round.")] = 2,
-    slots: Annotated[int, option("Slots of a person's whole trace.")] = 168,
-    slots_per_day: Annotated[int, option("Slots of a day.")] = 12,
-    delta: Annotated[float, option("Delta of the exact figures.")] = 1e-6,
+    sigma: Annotated[float | None, option("Noise scale of each upload.")] = None,
+    clip: Annotated[float, option("Clipping norm (L2) of an upload.")] = 0.1,
+    rounds: Annotated[int, option("Rounds of the run.")] = 500,
+    layers: Annotated[int, option("Uploads per place and round.")] = 2,
+    slots: Annotated[int, option("Slots of a trace.")] = 168,
+    slots_per_day: Annotated[int, option("Slots per day.")] = 12,
+    delta: Annotated[float, option("Delta of the exact epsilon.")] = 1e-6,
     paper_delta: Annotated[float, option("Delta of the paper's formula.")] = 0.001,
-    relation: Annotated[str, option("Neighbours: zero-out or replace.")] = "zero-out",
+    relation: Annotated[
+        str, option("Neighbouring relation: zero-out or replace.")
+    ] = "zero-out",
     target_epsilon: Annotated[
-        float | None, option("Find the sigma that keeps this.")
+        float | None, option("Compute the noise scale needed for this epsilon.")
     ] = None,
-    unit: Annotated[str, option("For whom: visit, day or person.")] = "person",
+    unit: Annotated[
+        str, option("What --target-epsilon protects: visit, day or person.")
+    ] = "person",
     check: Annotated[
-        bool, option("Ask dp-accounting the same (seconds).", "--check")
+        bool,
+        option("Compare with the library dp-accounting (extra: audit).", "--check"),
     ] = False,
     as_json: options.Json = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Tell what noised uploads cost, exactly, or the noise that a wish needs.
+    """Compute the exact epsilon of noised uploads, or the noise for an epsilon.
 
-    Every person sends one row for each slot, layer and round. Shown are the exact
-    epsilon of a visit, a day and a person, and what the paper's formula says.
+    Epsilon bounds what the uploads reveal; smaller is more private. Every
+    person uploads one row per slot, layer and round. Prints epsilon for a
+    visit, a day and a person, and the value of the paper's formula.
 
-    Examples: epifalcon privacy --sigma 0.2 --layers 1
-    or epifalcon privacy --target-epsilon 8 --unit person --rounds 5
+    Examples:
+      epifalcon privacy --sigma 0.2 --layers 1
+      epifalcon privacy --target-epsilon 8 --unit person --rounds 5
     """
     from epifalcon.checks import one_of
     from epifalcon.privacy.accounting import Uploads
-    from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Unit
+    from epifalcon.privacy.events import RELATIONS_FOR_EACH_UPLOAD, UNITS, Unit
     from epifalcon.reports import formats
 
-    screen = Console(json=as_json)
+    console = Console(json=as_json)
     if (sigma is None) == (target_epsilon is None):
         raise SettingsError("give either --sigma or --target-epsilon")
     one_of(UNITS, unit=unit)
-    one_of(KEPT_FROM_EACH_UPLOAD, relation=relation)
+    one_of(RELATIONS_FOR_EACH_UPLOAD, relation=relation)
     chosen: Unit = unit  # type: ignore[assignment]
     uploads = Uploads(
         clip=clip,
@@ -60,7 +68,7 @@ def privacy(
     )
     if sigma is None and target_epsilon is not None:
         sigma = uploads.sigma_for(target_epsilon, chosen)
-        screen.say(
+        console.say(
             f"Epsilon {target_epsilon:g} for one {unit} at delta {delta:g} needs "
             f"sigma {_at_least(sigma)}, {sigma / clip:.3g} times the clip."
         )
@@ -76,19 +84,25 @@ def privacy(
         f"Epsilon at delta {delta:g} ({relation}), sigma {_at_least(cost.sigma)}, "
         f"clip {clip:g}"
     )
-    screen.table(title, ["what is hidden", "releases", "epsilon"], rows)
+    console.table(title, ["protected unit", "releases", "epsilon"], rows)
     if found is not None:
-        told = ", ".join(f"{name.upper()} {value:.6g}" for name, value in found.items())
+        others = ", ".join(
+            f"{name.upper()} {value:.6g}" for name, value in found.items()
+        )
         exact = getattr(cost, unit)
-        screen.say(f"One {unit}: {exact:.6g} here; dp-accounting: {told}.")
+        console.say(
+            f"One {unit}: {exact:.6g} here; dp-accounting: {others} (PLD: privacy loss "
+            "distribution, numerically exact; RDP: Renyi differential privacy, an "
+            "upper bound)."
+        )
     checked = {} if found is None else {"checked": found}
-    screen.figures(asdict(cost) | {"settings": asdict(uploads)} | checked)
+    console.figures(asdict(cost) | {"settings": asdict(uploads)} | checked)
 
 
 def _at_least(sigma: float) -> str:
-    """Five digits, never rounded down: less noise would not keep the promise."""
-    told = f"{sigma:.5g}"
-    if sigma == 0 or float(told) >= sigma:
-        return told
+    """Format with five digits, rounded up: less noise would exceed the epsilon."""
+    text = f"{sigma:.5g}"
+    if sigma == 0 or float(text) >= sigma:
+        return text
     step = 10.0 ** (math.floor(math.log10(sigma)) - 4)
-    return f"{float(told) + step:.5g}"
+    return f"{float(text) + step:.5g}"

@@ -1,4 +1,4 @@
-"""``epifalcon run``: the whole way of the data, from a city to a report."""
+"""``epifalcon run``: run an experiment from the city to the report."""
 
 import math
 import shlex
@@ -14,82 +14,100 @@ from epifalcon.errors import SettingsError
 
 
 def run(
-    out: Annotated[Path, option("Folder to write the run into.")],
+    out: Annotated[Path, option("Folder to write the run to.")],
     preset: options.Preset = None,
     city: options.City = None,
     known: Annotated[
-        Path | None, option("Test results to learn from, with --city: no simulation.")
+        Path | None, option("Folder with test results of the people in --city.")
     ] = None,
     method: Annotated[
-        str | None, option("Method whose scores are the run's (default: falcon).")
+        str | None,
+        option(
+            "Method to run (default: falcon-field for imported data or with --known, "
+            "else falcon). See: epifalcon methods."
+        ),
     ] = None,
     mode: Annotated[
-        str | None, option("Privacy: off, paper, local, or sums (falcon-field).")
+        str | None,
+        option("Privacy mode: off, paper (falcon), local or sums (falcon-field)."),
     ] = None,
     beside: Annotated[
-        list[str] | None, option("Another method on the same tests. May be repeated.")
+        list[str] | None,
+        option("Method to compare with on the same tests. May be repeated."),
     ] = None,
     overrides: options.Overrides = None,
     own: options.Own = None,
     seed: Annotated[
-        int | None, option("Equal seeds and settings give equal results (default: 0).")
+        int | None, option("Seed of all random numbers (default: 0).")
     ] = None,
-    resume: Annotated[bool, option("Continue the run in --out.", "--resume")] = False,
+    resume: Annotated[bool, option("Resume the run in --out.", "--resume")] = False,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Least time between two checkpoints.")
+        float, typer.Option(min=0, help="Minimum time between checkpoints.")
     ] = 10.0,
     record_view: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="PEOPLE",
-            help="Record the server's view of so many people, for epifalcon audit.",
+            help="Record what the server sees of PEOPLE people, for audits.",
         ),
     ] = None,
     tensorboard: Annotated[
-        bool, option("Also write a log that TensorBoard reads.", "--tensorboard")
+        bool,
+        option("Write a log for TensorBoard (extra: tensorboard).", "--tensorboard"),
     ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Build a city, run an outbreak, train Falcon on the tests, judge it, report.
+    """Predict who is infected, on simulated or imported data, and write a report.
 
-    A run that was stopped, by Ctrl-C or worse, goes on with --resume and ends
-    with the same result. The folder of a run holds everything that made it.
+    Without --city a city and an outbreak are simulated. A stopped run resumes
+    with --resume and gives the same result. The folder of a run contains its
+    data, settings and results.
 
-    Example: epifalcon run --preset hamlet --mode local --beside hgnn --out demo
+    Examples:
+      epifalcon run --preset hamlet --mode local --beside hgnn --out runs/local
+      epifalcon run --city mycity --known mycity --out runs/mycity
+      epifalcon run --resume --out runs/local
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
     from epifalcon.experiments.run import resume_command
     from epifalcon.experiments.run import run as run_experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished
     from epifalcon.experiments.simulation import choose_settings
-    from epifalcon.methods.registry import entry
 
     if resume and overwrite:
-        raise SettingsError("--resume goes on with a run, --overwrite begins it again")
+        raise SettingsError(
+            "--resume continues a run and --overwrite replaces it: choose one"
+        )
     if math.isnan(checkpoint_seconds):
         raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
     chosen: dict[str, Any] = {} if method is None else {"method": method}
     if beside:
         chosen["beside"] = beside
-    if mode is not None:
-        table = entry(method).privacy_table if method else None
-        chosen[table or "privacy"] = {"mode": mode}
     if record_view is not None:
         chosen["view"] = {"people": record_view}
     experiment = None
     if not resume:
-        experiment = choose_settings(preset, city, overrides or (), chosen)
-    elif preset or overrides or chosen:
+        experiment = choose_settings(
+            preset, city, overrides or (), chosen, tests=known, mode=mode
+        )
+    elif preset or overrides or chosen or mode:
         finished(out)
-        source = preset or str(out / SETTINGS)
-        experiment = Experiment.load(source, overrides or (), chosen)
-    screen = Console(json=as_json, quiet=quiet)
+        stored = str(out / SETTINGS)
+        experiment = Experiment.load(
+            preset or stored,
+            overrides or (),
+            chosen,
+            default_method=Experiment.load(stored).method,
+            mode=mode,
+        )
+    console = Console(json=as_json, quiet=quiet)
     before = None if resume else _inode(out)
-    lasting = resumable(resume_command(out), lambda: _inode(out) not in (None, before))
-    with lasting, screen.progress() as progress:
+    stopped = resumable(resume_command(out), lambda: _inode(out) not in (None, before))
+    with stopped, console.progress() as progress:
         finished_run = run_experiment(
             experiment,
             out,
@@ -102,16 +120,16 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
             progress=progress,
-            warn=screen.note,
+            warn=console.note,
         )
-    screen.figures({**finished_run.figures, "out": str(out)})
-    for method, why in finished_run.figures.get("failed", {}).items():
-        screen.note(f"{method} has no result: {why}")
-    screen.tables(finished_run.tables)
-    screen.say(f"Report: {out / 'report.html'}")
-    following = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
-    following += [word for one in own or () for word in ("--with", str(one))]
-    screen.say(f"Risks of all people: {shlex.join(following)}")
+    console.figures({**finished_run.values, "out": str(out)})
+    for method, why in finished_run.values.get("failed", {}).items():
+        console.note(f"{method} has no result: {why}")
+    console.tables(finished_run.tables)
+    console.say(f"Report: {out / 'report.html'}")
+    command = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
+    command += [word for file in own or () for word in ("--with", str(file))]
+    console.say(f"Whom to test next: {shlex.join(command)}")
 
 
 def _inode(folder: Path) -> int | None:

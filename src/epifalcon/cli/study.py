@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from epifalcon.studies.study import StudyPlan
 
 app = typer.Typer(
-    help="The paper's tables and figures, and ours: one command each, resumable.",
+    help="Reproduce the tables and figures of the paper, and our own studies.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -24,37 +24,42 @@ _RESULTS = Path("results")
 
 
 def compare(
-    out: Annotated[Path, option("Folder of the comparison, new or begun.")],
+    out: Annotated[
+        Path, option("Folder of the comparison; an existing one is continued.")
+    ],
     preset: options.Preset = None,
     methods: Annotated[
-        str, option("all, or names between commas (see: epifalcon methods).")
+        str, option("Names separated by commas, or all; see epifalcon methods.")
     ] = "all",
-    seeds: Annotated[int, option("How many cities and outbreaks.")] = 5,
-    first_seed: Annotated[int, option("Of the seeds.")] = 0,
+    seeds: Annotated[int, option("Number of cities and outbreaks.")] = 5,
+    first_seed: Annotated[int, option("First seed; the others follow it.")] = 0,
     jobs: options.Jobs = None,
     retry: options.Retry = False,
     overrides: options.Overrides = None,
     own: options.Own = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Run methods on the same cities, outbreaks and tests; compare them over seeds.
+    """Compare methods on the same cities, outbreaks and tests over several seeds.
 
-    Each method of each seed runs in a process of its own; one that fails is told
-    of and the others go on. Called again, with more methods or seeds or after a
-    stop, it only does what is not done yet.
+    Each method and seed runs in its own process; if one fails it is reported
+    and the others continue. The same command again, with more methods or seeds
+    or after a stop, runs only what is missing.
 
-    Example: epifalcon compare --preset hamlet --methods hgnn,hbp --seeds 3 --out demo
+    Examples:
+      epifalcon compare --methods hgnn,hbp --seeds 3 --out runs/compared
+      epifalcon compare --preset larger-sars --methods all --out runs/larger
     """
     from epifalcon.store import MANIFEST
     from epifalcon.studies.compare import plan_of
     from epifalcon.studies.scheduler import run_study
     from epifalcon.studies.study import plan_comparison
-    from epifalcon.studies.study_report import keep_comparison
+    from epifalcon.studies.study_report import write_comparison
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import WorkerOptions
 
-    screen = Console(json=as_json, quiet=quiet)
+    console = Console(json=as_json, quiet=quiet)
     workers = WorkerOptions(jobs=jobs, retry=retry)
     plan = plan_comparison(
         out,
@@ -65,46 +70,48 @@ def compare(
         first_seed=first_seed,
         sources=tuple(own or ()),
     )
-    planned, begun = plan_of(plan), out / MANIFEST
-    with resumable(planned.command, begun.is_file), screen.progress() as progress:
-        ran = run_study(planned, workers, progress, raise_errors=True)
+    study_plan, manifest = plan_of(plan), out / MANIFEST
+    resuming = resumable(study_plan.command, manifest.is_file)
+    with resuming, console.progress() as progress:
+        ran = run_study(study_plan, workers, progress, raise_errors=True)
     result = study_result(ran)
-    keep_comparison(planned, result)
-    _show(screen, planned, result, out)
+    write_comparison(study_plan, result)
+    _show(console, study_plan, result, out)
 
 
 def _show(
-    screen: Console, planned: "StudyPlan", result: dict[str, Any], place: Path
+    console: Console, study_plan: "StudyPlan", result: dict[str, Any], place: Path
 ) -> None:
     """Print tables, findings and notes of a study; raise if it has no result."""
-    from epifalcon.studies.study_tables import findings, screen_tables
+    from epifalcon.studies.study_tables import findings, terminal_tables
 
-    said = findings(result)
-    screen.figures({**result, "reading": said, "out": place})
-    screen.tables(screen_tables(planned.study, result))
-    for sentence in said:
-        screen.say(f"- {sentence}")
+    sentences = findings(result)
+    console.figures({**result, "reading": sentences, "out": place})
+    console.tables(terminal_tables(study_plan.study, result))
+    for sentence in sentences:
+        console.say(f"- {sentence}")
     for note in result["notes"]:
-        screen.note(note)
+        console.note(note)
     if failed := sum(bool(row["failed"]) for row in result["rows"]):
         rows = "one row" if failed == 1 else f"{failed} rows"
-        screen.warn(f"runs of {rows} failed; try them again with --retry")
+        console.warn(f"runs of {rows} failed; repeat them with --retry")
     if not any(row["seeds"] for row in result["rows"]):
         raise EpifalconError("no method has a result")
-    screen.say(f"Report: {place / 'report.html'}")
+    console.say(f"Report: {place / 'report.html'}")
 
 
 @app.command("list")
-def list_(as_json: options.Json = False) -> None:
-    """List the studies: what each shows, and about what it costs.
+def list_(as_json: options.Json = False, _verbose: options.Verbose = 0) -> None:
+    """List the studies with their purpose and approximate cost in CPU hours.
 
-    Example: epifalcon study list
+    Examples:
+      epifalcon study list
     """
-    from epifalcon.studies.catalogue import told_studies
+    from epifalcon.studies.catalogue import study_entries
 
-    screen = Console(json=as_json)
-    told = told_studies()
-    screen.figures({"studies": told})
+    console = Console(json=as_json)
+    studies = study_entries()
+    console.figures({"studies": studies})
     rows = [
         [
             one["name"],
@@ -112,106 +119,115 @@ def list_(as_json: options.Json = False) -> None:
             one["paper"],
             *(f"{scale['cpu_hours'] or 0:.1f}" for scale in one["scales"].values()),
         ]
-        for one in told
+        for one in studies
     ]
-    columns = ["study", "what", "in the paper", "CPU-h, hamlet", "CPU-h, full"]
-    screen.table("Studies", columns, rows)
+    columns = ["study", "what it shows", "in the paper"]
+    columns += ["CPU hours, hamlet", "CPU hours, full"]
+    console.table("Studies", columns, rows)
 
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="One of: epifalcon study list.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a study (see: epifalcon study list).")
+    ],
     scale: Annotated[
-        str, option("hamlet (2,000 people, minutes) or full (the paper's sizes).")
+        str, option("hamlet: 2,000 people, minutes; full: sizes of the paper.")
     ] = "full",
     seeds: Annotated[
-        int | None, option("How many cities and outbreaks (default: the study's).")
+        int | None,
+        option("Number of cities and outbreaks (default: that of the study)."),
     ] = None,
     methods: Annotated[
-        str | None, option("Only these of the study's methods, names between commas.")
+        str | None, option("Run only these methods, names separated by commas.")
     ] = None,
     cell: Annotated[
-        list[str] | None, option("Only the cell of this label. May be repeated.")
+        list[str] | None, option("Run only the cell with this label. May be repeated.")
     ] = None,
     jobs: options.Jobs = None,
-    work: Annotated[
-        Path, option("Folder that keeps the runs, for all studies.")
-    ] = _WORK,
+    work: Annotated[Path, option("Folder of the runs, shared by all studies.")] = _WORK,
     out: Annotated[
-        Path | None, option("Folder of tables and figures (default: results/NAME).")
+        Path | None,
+        option(
+            "Folder for tables and figures (default: results/NAME at full scale, else "
+            "below --work)."
+        ),
     ] = None,
     retry: options.Retry = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
     """Run a study and write its tables, figures and page.
 
-    Every run has a process of its own and is kept by its settings, so a study that
-    was stopped goes on and a finished one is only read. What fails is told in its
-    row; the others go on.
+    Each run has its own process and is stored by its settings, so the same
+    command resumes a stopped study. A failed run is reported in its row; the
+    others continue.
 
-    Example: epifalcon study run overall --scale hamlet --seeds 2
+    Examples:
+      epifalcon study run overall --scale hamlet --seeds 2
     """
     from epifalcon.studies.catalogue import find_study
     from epifalcon.studies.scheduler import run_study
     from epifalcon.studies.study import StudyRequest, method_names, plan_study
-    from epifalcon.studies.study_report import keep_study, require_free
+    from epifalcon.studies.study_report import require_free, write_study
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import WorkerOptions
 
-    screen = Console(json=as_json, quiet=quiet)
+    console = Console(json=as_json, quiet=quiet)
     study = find_study(name)
     chosen = () if methods is None else method_names(methods)
-    asked = StudyRequest(
+    request = StudyRequest(
         scale=scale,  # type: ignore[arg-type]
         seeds=seeds,
         methods=chosen,
         cells=tuple(cell or ()),
     )
     workers = WorkerOptions(jobs=jobs, retry=retry)
-    planned = plan_study(study, asked, work)
+    study_plan = plan_study(study, request, work)
     # Small or partial runs do not replace stored results.
-    place = out or work / f"{study.name}-{scale}{'-part' if planned.partial else ''}"
-    if out is None and scale == "full" and not planned.partial:
+    place = out or work / f"{study.name}-{scale}{'-part' if study_plan.partial else ''}"
+    if out is None and scale == "full" and not study_plan.partial:
         place = _RESULTS / study.name
-    require_free(place, planned)
-    again = planned.command
+    require_free(place, study_plan)
+    command = study_plan.command
     if work != _WORK:
-        again += f" --work {shlex.quote(str(work))}"
+        command += f" --work {shlex.quote(str(work))}"
     if out is not None:
-        again += f" --out {shlex.quote(str(out))}"
-    with resumable(again), screen.progress() as progress:
-        ran = run_study(planned, workers, progress)
+        command += f" --out {shlex.quote(str(out))}"
+    with resumable(command), console.progress() as progress:
+        ran = run_study(study_plan, workers, progress)
     result = study_result(ran)
-    result["made_by"] = again
+    result["made_by"] = command
     if any(row["seeds"] for row in result["rows"]) or not place.exists():
-        # Tables without a figure do not replace others.
-        keep_study(place, planned, result)
-    _show(screen, planned, result, place)
+        # Empty tables do not replace earlier ones.
+        write_study(place, study_plan, result)
+    _show(console, study_plan, result, place)
 
 
 @app.command()
 def report(
-    results: Annotated[Path, option("Folder that holds finished studies.")] = _RESULTS,
+    results: Annotated[Path, option("Folder of finished studies.")] = _RESULTS,
     out: Annotated[
-        Path | None,
-        option("HTML file to write; studies.html in that folder unless told."),
+        Path | None, option("HTML file to write (default: studies.html in --results).")
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    _verbose: options.Verbose = 0,
 ) -> None:
-    """Gather all finished studies of a folder into one page with links to them.
+    """Write one page that summarises all finished studies of a folder.
 
-    Example: epifalcon study report --results runs/studies
+    Examples:
+      epifalcon study report --results runs/studies
     """
     from epifalcon.studies.study_report import write_report
 
-    screen = Console(json=as_json, quiet=quiet)
+    console = Console(json=as_json, quiet=quiet)
     place = out or results / "studies.html"
-    told = write_report(results, place)
-    screen.figures({"studies": told, "out": place})
+    studies = write_report(results, place)
+    console.figures({"studies": studies, "out": place})
     rows = [
-        [one["study"], one["scale"], str(one["rows"]), one["report"]] for one in told
+        [one["study"], one["scale"], str(one["rows"]), one["report"]] for one in studies
     ]
-    screen.table("Studies", ["study", "scale", "rows", "page"], rows)
-    screen.say(f"Report: {place}")
+    console.table("Studies", ["study", "scale", "rows", "page"], rows)
+    console.say(f"Report: {place}")

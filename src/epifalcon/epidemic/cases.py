@@ -83,7 +83,7 @@ class CaseTally:
             self.tested + other.tested,
         )
 
-    def told(
+    def estimate(
         self, slots_per_day: int, settings: CaseSettings, everybody: int | None = None
     ) -> Cases:
         """Compute the cases; counts are scaled up to ``everybody`` people, if given."""
@@ -108,7 +108,7 @@ def reported_cases(
     people in the region, shrunk towards the city's share by ``prior_people``.
     """
     tally = tally_cases(known, traces, settings)
-    return tally.told(traces.clock.slots_per_day, settings)
+    return tally.estimate(traces.clock.slots_per_day, settings)
 
 
 def tally_cases(

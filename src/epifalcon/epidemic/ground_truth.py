@@ -28,7 +28,9 @@ class HeldOutLabels:
         types = {"person": np.int32, "infected": np.bool_}
         vectors(types, person=self.person, infected=self.infected)
         if (np.diff(self.person, prepend=-1) <= 0).any():
-            raise DataError("hidden people must stand once each, in ascending order")
+            raise DataError(
+                "hidden people must be listed once each, in ascending order"
+            )
 
 
 @final
@@ -44,13 +46,13 @@ class GroundTruth:
         return len(self.__truth.person)
 
     def __repr__(self) -> str:
-        return f"Hidden({len(self)} people)"
+        return f"{type(self).__name__}({len(self)} people)"
 
     def open(self, purpose: str) -> HeldOutLabels:
         """Return the ground truth for evaluation; ``purpose`` is logged."""
         if not purpose.strip():
-            raise SettingsError("purpose='' must say what the hidden labels are for")
-        _log.info("hidden labels of %d people opened for %s", len(self), purpose)
+            raise SettingsError("purpose='' must name the use of the held-out labels")
+        _log.info("held-out labels of %d people opened for %s", len(self), purpose)
         return self.__truth
 
     def save(self, folder: Path, origin: store.Origin) -> None:

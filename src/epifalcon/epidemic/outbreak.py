@@ -1,4 +1,4 @@
-"""Outbreak: what happened to each person, and what can be read off it."""
+"""Outbreak: the infection history of each person, and statistics of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from epifalcon import store
 from epifalcon.checks import same_length, vectors
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.sellke import EVEN, Variation
+from epifalcon.epidemic.sellke import HOMOGENEOUS, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
@@ -45,8 +45,8 @@ SUSCEPTIBLE, EXPOSED, ASYMPTOMATIC, SYMPTOMATIC, RECOVERED = range(5)
 class Outbreak:
     """One run of a disease through a city; every array is (people,), read-only.
 
-    Slots are those in which something begins, -1 where it did not happen within
-    the clock: a person is infected in ``infection_slot``, infects others from
+    Slots are those in which an event occurs, -1 if it did not occur within the
+    clock: a person is infected in ``infection_slot``, infects others from
     ``infectious_slot`` until before ``recovery_slot``, and shows symptoms from
     ``onset_slot``. Seeds have infection slot 0 and no source.
     """
@@ -62,22 +62,22 @@ class Outbreak:
     pathogen: Pathogen
     settings: OutbreakSettings
     kappa: float
-    """The factor on every hazard that was used, as a number."""
-    variation: Variation = EVEN
-    """By how much regions and people differed: for ceilings, never for methods."""
+    """Factor on every hazard, with "r0" resolved to a number."""
+    variation: Variation = HOMOGENEOUS
+    """Variation between regions and people: for ceilings, never for methods."""
 
     def __post_init__(self) -> None:
         arrays = self._arrays()
         types = {name: np.bool_ if name == "seeds" else np.int32 for name in arrays}
         vectors(types, **arrays)
         if not self.people:
-            raise DataError("an outbreak needs people")
+            raise DataError("an outbreak needs at least one person")
         for name in _ARRAYS[:5]:
             end = self.clock.slots if name.endswith("_slot") else self.people
             low, high = int(arrays[name].min()), int(arrays[name].max())
             if low < -1 or high >= end:
                 raise DataError(
-                    f"{name} runs from {low} to {high}, expected -1 to {end - 1}"
+                    f"{name} has values from {low} to {high}, expected -1 to {end - 1}"
                 )
         self.variation.require_fit(self.settings, self.people)
 
@@ -139,8 +139,8 @@ class Outbreak:
     def attack_rate_by_region(self, home: RegionIds, regions: int) -> Floats:
         """Compute the infected share of the people of each region: (regions,).
 
-        ``home`` (people,) is any region per person, -1 for none. NaN where
-        nobody belongs.
+        ``home`` (people,) assigns one region to each person, -1 for none. NaN
+        for regions without people.
         """
         same_length(home=home, infection_slot=self.infection_slot)
         known = home >= 0
@@ -154,7 +154,7 @@ class Outbreak:
         """Count infectious person-slots by region and day: (regions, days)."""
         if traces.people != self.people or traces.slots != self.clock.slots:
             raise DataError(
-                f"traces of {traces.people} people and {traces.slots} slots, the "
+                f"the traces have {traces.people} people and {traces.slots} slots, the "
                 f"outbreak has {self.people} and {self.clock.slots}"
             )
         counts = np.zeros((len(traces.regions), self.clock.days), np.int64)

@@ -31,12 +31,12 @@ class Pathogen(Checked):
 
     @property
     def r0(self) -> float:
-        """The paper's R0 = beta / mu: the hazard R0, not counted cases."""
+        """The paper's R0 = beta / mu: the hazard R0, not the empirical one."""
         return self.beta / self.mu
 
     @property
     def extinction_recall(self) -> float:
-        """Share of cases to be found for extinction: 1 - 1/R0, at least 0."""
+        """Share of cases that must be found for extinction: 1 - 1/R0, at least 0."""
         return 0.0 if self.r0 <= 1 else 1 - 1 / self.r0
 
 
@@ -44,11 +44,11 @@ SARS_COV_2 = Pathogen(name="sars-cov-2", beta=0.405, alpha=0.2564, mu=0.071)
 OMICRON = Pathogen(name="omicron", beta=0.766, alpha=0.6579, mu=0.071)
 
 PATHOGENS = MappingProxyType({each.name: each for each in (SARS_COV_2, OMICRON)})
-"""The pathogens that come with the program, by name."""
+"""Built-in pathogens by name."""
 
 
 def find_pathogen(name: str) -> Pathogen:
-    """The pathogen called ``name``, or ``SettingsError`` with the nearest name."""
+    """Return the pathogen ``name``; the error for an unknown one names the nearest."""
     if name not in PATHOGENS:
         raise SettingsError(unknown_name("pathogen", name, PATHOGENS))
     return PATHOGENS[name]

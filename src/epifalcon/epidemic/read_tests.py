@@ -33,11 +33,11 @@ _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
 def read_results(
     path: Path, traces: Traces, settings: ReadSettings | None = None
 ) -> tuple[TestResults, RowCount]:
-    """Read the tests in a CSV or Parquet file, one entry per row that is kept.
+    """Read the tests in a CSV or Parquet file, one entry per accepted row.
 
     A row is rejected if its person is not in the traces, its time is not within
-    their days, or its result is neither positive nor negative. Where the traces
-    have no names, people are called by their number from 0. A date without a time
+    their days, or its result is neither positive nor negative. If the traces
+    have no names, people are identified by their number from 0. A date without a time
     of day counts for the first slot of that day.
     """
     settings, clock = settings or ReadSettings(), traces.clock
@@ -73,7 +73,7 @@ def read_results(
         found["at"].to_numpy(),
         found["positive"].to_numpy(),
         found["slot"].to_numpy(),
-        traces.who,
+        traces.names_sha256,
     )
     return known, count
 

@@ -1,4 +1,4 @@
-"""Reproduction numbers: the hazard R0, and R0 by counting secondary cases.
+"""Reproduction numbers: the hazard R0, and the empirical R0 from secondary cases.
 
 An infectious person in a region with N people present exposes each of the
 N - 1 others to the hazard kappa beta / N, together kappa beta (1 - 1/N). With
@@ -6,9 +6,8 @@ m the mean of 1 - 1/N over all observed (person, slot) pairs,
 
     hazard R0 = kappa beta m D,    D = expected infectious days = 1 / mu.
 
-It is an upper bound of the cases that one case causes, since hazard handed to the same
-person twice can infect only once (``counted_r0``), and since m leaves out the slots in
-which a person is not observed and has no contact.
+It is an upper bound of the secondary cases of one case (``empirical_r0``): a person can
+be infected only once, and m excludes slots in which a person is not observed.
 """
 
 import math
@@ -20,24 +19,24 @@ from epifalcon._numba import njit
 from epifalcon.checks import at_least
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.sellke import draw_factors, draw_infectiousness, whole_slots
-from epifalcon.epidemic.settings import ContactLaw, OutbreakSettings
+from epifalcon.epidemic.settings import ContactTerm, OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, RegionIds
 
 CERTAIN = 1e300
-"""A hazard that infects everybody; finite, as infinity less infinity is NaN."""
+"""A hazard that infects everybody; finite, since inf - inf is NaN."""
 
 
-def mean_share_of_others(traces: Traces, contact: ContactLaw = "I/N") -> float:
+def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
     """Compute the mean m over observed (person, slot) pairs, between 0 and 1.
 
-    Under ``I/N`` of 1 - 1/N; under ``I/S``, where a case hands out its whole
-    hazard as soon as anybody susceptible is there, of "somebody else is there".
+    Under ``I/N`` the mean of 1 - 1/N; under ``I/S``, where a case causes its whole
+    hazard if any susceptible person is present, the share of pairs with others present.
     """
     observed, occupied, alone = _presence(traces.by_slot, len(traces.regions))
     if observed == 0:
-        raise DataError("nobody was observed in any slot: there is no contact")
+        raise DataError("nobody was observed in any slot, so there are no contacts")
     # 1/N summed over the people of a region and slot is 1.
     lost = occupied if contact == "I/N" else alone
     return 1 - float(lost / observed)
@@ -99,7 +98,7 @@ def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
 def slot_hazard(dose: float, linear: bool) -> float:
     """Compute the hazard of a slot from ``dose`` = kappa beta dt W / N.
 
-    Infects with the chance 1 - exp(-dose), or, if ``linear``, min(dose, 1).
+    The probability of infection is 1 - exp(-dose), or min(dose, 1) if ``linear``.
     """
     if linear:
         return CERTAIN if dose >= 1 else -math.log1p(-dose)
@@ -107,7 +106,7 @@ def slot_hazard(dose: float, linear: bool) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class CountedR0:
+class EmpiricalR0:
     """Expected secondary cases of single index people."""
 
     secondary_cases: Floats
@@ -115,7 +114,7 @@ class CountedR0:
 
     @property
     def mean(self) -> float:
-        """The counted R0."""
+        """Mean number of secondary cases."""
         return float(self.secondary_cases.mean())
 
     @property
@@ -126,18 +125,18 @@ class CountedR0:
         return float(spread / np.sqrt(len(cases)))
 
 
-def counted_r0(
+def empirical_r0(
     traces: Traces,
     pathogen: Pathogen,
     settings: OutbreakSettings,
     rng: np.random.Generator,
     index_people: int = 500,
-) -> CountedR0:
-    """Count whom one case would infect where nobody else is infected.
+) -> EmpiricalR0:
+    """Compute the expected secondary cases of one case among susceptible people.
 
     For each of ``index_people`` random people, infectious from a random slot until
-    recovery, the expected number of others infected; traces that are too short are
-    repeated. Where regions or people differ, they are drawn again for each of them.
+    recovery, computes the expected number of others infected; traces that are too short
+    are repeated. Variation of regions and people is drawn again for each index person.
     """
     at_least(1, index_people=index_people)
     clock, kappa = traces.clock, resolve_kappa(traces, pathogen, settings)
@@ -166,14 +165,14 @@ def counted_r0(
             settings.contact == "I/S",
             factor,
         )
-    return CountedR0(cases)
+    return EmpiricalR0(cases)
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
     """Count how often each slot is spent infectious, without and with symptoms.
 
     ``later`` (slots,) is how many slots after the start each slot comes first;
-    it comes again with every repetition of the traces. Shape (2, slots).
+    it recurs with every repetition of the traces. Shape (2, slots).
     """
     whole, without = (
         np.maximum(np.ceil((wait - later) / len(later)), 0)
@@ -193,7 +192,7 @@ def expected_cases(
     over_susceptible: bool,
     factor: Floats,
 ) -> float:
-    """Sum over all others the chance that the index person infects them.
+    """Sum the probability that the index person infects each of the others.
 
     ``visits`` (2, slots): how often each slot is spent infectious, without and with
     symptoms. ``factor`` (regions,) multiplies the hazard of each region.

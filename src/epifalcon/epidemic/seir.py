@@ -9,10 +9,10 @@ Time advances in slots of dt days. The order of steps within slot t:
    infectiousness W of the infectious among them. Each counts as its infectiousness
    (1 by default), times ``asymptomatic_weight`` while without symptoms.
 3. *Exposure.* Every susceptible person in r accumulates the hazard
-   kappa beta dt f W / N (law ``I/N``) or kappa beta dt f W / S, where S is the number
-   of susceptible people present (law ``I/S``) and f the region's factor (1 by
+   kappa beta dt f W / N (``contact="I/N"``) or kappa beta dt f W / S (``"I/S"``), where
+   S is the number of susceptible people present and f the region's factor (1 by
    default). Unobserved people accumulate nothing, but step 1 still applies to them.
-4. *Infection.* A person whose accumulated hazard has reached its resistance is
+4. *Infection.* A person whose accumulated hazard has reached its threshold is
    infected in slot t: exposed from t, infectious in t + 1 at the earliest, so that
    people infected in one slot do not infect each other in it. The source is one of
    the infectious people in r in slot t, drawn in proportion to infectiousness by
@@ -32,8 +32,8 @@ from epifalcon._numba import njit
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import resolve_kappa, slot_hazard
-from epifalcon.epidemic.sellke import EVEN, SellkeDraws, SlotCounts, Variation
-from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.sellke import HOMOGENEOUS, SellkeDraws, SlotCounts, Variation
+from epifalcon.epidemic.settings import OutbreakSettings, default_outbreak
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
@@ -43,19 +43,34 @@ from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, RegionIds, Slots
 def simulate(
     traces: Traces,
     pathogen: Pathogen,
-    settings: OutbreakSettings,
-    rng: np.random.Generator,
+    settings: OutbreakSettings | None = None,
+    rng: np.random.Generator | None = None,
+    *,
+    seed: int = 0,
 ) -> Outbreak:
     """Simulate an outbreak on ``traces``.
 
-    Equal traces, settings and generator state give the same outbreak, bit for
-    bit. The cost is linear in people times slots.
+    Equal traces, settings and seed give the same outbreak, bit for bit: that of
+    ``epifalcon run`` with this seed. The cost is linear in people times slots.
+
+    Args:
+        traces: Where people are, (slots, people).
+        pathogen: Rates of the disease, such as ``SARS_COV_2``.
+        settings: Rule of transmission and the initial infections; by default the
+            paper's rule with 2 % of the people infected at the start.
+        rng: Generator of all draws, instead of ``seed``.
+        seed: Seed of all draws.
+
+    Returns:
+        When each person was infected, infectious and recovered, and by whom.
     """
-    draws = SellkeDraws.sample(traces.people, pathogen, settings, traces.clock, rng)
-    variation = EVEN
-    if not settings.even:
+    settings = default_outbreak() if settings is None else settings
+    streams = Streams(seed)
+    draw = streams.numpy("outbreak") if rng is None else rng
+    draws = SellkeDraws.sample(traces.people, pathogen, settings, traces.clock, draw)
+    if rng is not None and not settings.even:
         streams = Streams(int(rng.integers(2**63)))
-        variation = Variation.sample(traces, settings, streams)
+    variation = Variation.sample(traces, settings, streams)
     return replay(traces, pathogen, settings, draws, variation=variation)
 
 
@@ -65,11 +80,13 @@ def replay(
     settings: OutbreakSettings,
     draws: SellkeDraws,
     kappa: float | None = None,
-    variation: Variation = EVEN,
+    variation: Variation = HOMOGENEOUS,
 ) -> Outbreak:
     """Compute the outbreak that ``draws`` determine, without further randomness."""
     if len(draws) != traces.people:
-        raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
+        raise DataError(
+            f"draws are for {len(draws)} people, the traces have {traces.people}"
+        )
     if kappa is None:
         kappa = resolve_kappa(traces, pathogen, settings)
     variation.require_fit(settings, traces.people, len(traces.regions))
@@ -78,7 +95,7 @@ def replay(
     infectiousness = variation.infectiousness
     _run(
         traces.by_slot,
-        draws.resistance.copy(),
+        draws.threshold.copy(),
         draws.source_choice,
         draws.latent_slots,
         draws.infectious_slots,
@@ -128,7 +145,7 @@ def _choose_seeds(
         seeds[chosen] = True
         return seeds
     qualified = _qualified(traces, settings.seed_regions)
-    count = settings.wished_seeds(pathogen, len(qualified))
+    count = settings.requested_seeds(pathogen, len(qualified))
     if count > len(qualified):
         raise SettingsError(
             f"seed_count={count} is more than the {len(qualified)} people who qualify"
@@ -175,7 +192,7 @@ class _Cases(NamedTuple):
 @njit()
 def _run(
     by_slot: RegionIds,
-    resistance: Floats,
+    threshold: Floats,
     source_choice: Floats,
     latent: SlotCounts,
     infectious: SlotCounts,
@@ -185,23 +202,26 @@ def _run(
     seeds: Mask,
     exposed_seeds: bool,
     force: float,
-    silent_weight: float,
+    asymptomatic_weight: float,
     linear: bool,
     over_susceptible: bool,
     cases: _Cases,
 ) -> None:
     """Simulate all slots and write the events to ``cases``.
 
-    ``resistance`` is decreased in place and becomes infinite on infection. ``factor``
+    ``threshold`` is decreased in place and becomes infinite on infection. ``factor``
     and all arrays by place have regions + 1 entries: place 0 is "not observed".
     """
     slots, people = by_slot.shape
     places = len(factor)
     crowd = np.zeros(places, np.int32)
     weight, hazard = np.zeros(places), np.zeros(places)
-    ill, silent = np.zeros(places, np.int32), np.zeros(places, np.int32)
+    symptomatic, asymptomatic = np.zeros(places, np.int32), np.zeros(places, np.int32)
     # End of the carriers in ``line`` for places with a new case, -1 elsewhere.
-    ill_end, silent_end = np.full(places, -1, np.int32), np.full(places, -1, np.int32)
+    symptomatic_end, asymptomatic_end = (
+        np.full(places, -1, np.int32),
+        np.full(places, -1, np.int32),
+    )
     touched = np.empty(places, np.int32)
     # All exposed or infectious people, always in order of person.
     active, carriers = np.empty(people, np.int32), np.empty(people, np.int32)
@@ -211,7 +231,7 @@ def _run(
         if seeds[person]:
             wait = latent[person] if exposed_seeds else 0
             _infect(person, 0, wait, infectious, onset, cases)
-            resistance[person] = math.inf
+            threshold[person] = math.inf
             active[actives] = person
             actives += 1
     for slot in range(slots):
@@ -231,15 +251,17 @@ def _run(
         for person in carriers[:carrier_count]:
             place = here[person] + 1
             touched[touched_count] = place
-            touched_count += ill[place] + silent[place] == 0
-            is_ill = cases.onset[person] <= slot
-            ill[place] += is_ill
-            silent[place] += not is_ill
-            weight[place] += infectiousness[person] * (1.0 if is_ill else silent_weight)
+            touched_count += symptomatic[place] + asymptomatic[place] == 0
+            has_symptoms = cases.onset[person] <= slot
+            symptomatic[place] += has_symptoms
+            asymptomatic[place] += not has_symptoms
+            weight[place] += infectiousness[person] * (
+                1.0 if has_symptoms else asymptomatic_weight
+            )
         crowd[:] = 0
         # An unsigned index avoids the check for negative indices.
         for person in range(people):
-            counts = not over_susceptible or resistance[person] < math.inf
+            counts = not over_susceptible or threshold[person] < math.inf
             crowd[np.uint32(here[person] + 1)] += counts
         for place in touched[:touched_count]:
             if crowd[place] > 0:
@@ -248,8 +270,8 @@ def _run(
         # Three times faster than iterating over a list of susceptible people.
         infected = 0
         for person in range(people):
-            left = resistance[person] - hazard[np.uint32(here[person] + 1)]
-            resistance[person] = left
+            left = threshold[person] - hazard[np.uint32(here[person] + 1)]
+            threshold[person] = left
             if left <= 0:
                 fresh[infected] = person
                 infected += 1
@@ -258,24 +280,26 @@ def _run(
         end = 0
         for person in fresh[:infected]:
             place = here[person] + 1
-            if ill_end[place] < 0:
-                ill_end[place] = end
-                silent_end[place] = end + ill[place]
-                end += ill[place] + silent[place]
+            if symptomatic_end[place] < 0:
+                symptomatic_end[place] = end
+                asymptomatic_end[place] = end + symptomatic[place]
+                end += symptomatic[place] + asymptomatic[place]
         for person in carriers[:carrier_count]:
             place = here[person] + 1
-            if ill_end[place] >= 0:
-                ends = ill_end if cases.onset[person] <= slot else silent_end
+            if symptomatic_end[place] >= 0:
+                ends = (
+                    symptomatic_end if cases.onset[person] <= slot else asymptomatic_end
+                )
                 line[ends[place]] = person
                 ends[place] += 1
         for person in fresh[:infected]:
             place = here[person] + 1
             left = source_choice[person] * weight[place]
-            middle = ill_end[place]
-            for index in range(middle - ill[place], silent_end[place]):
+            middle = symptomatic_end[place]
+            for index in range(middle - symptomatic[place], asymptomatic_end[place]):
                 share = infectiousness[line[index]]
                 if index >= middle:
-                    share *= silent_weight
+                    share *= asymptomatic_weight
                 if share > 0:
                     cases.source_person[person] = line[index]
                     left -= share
@@ -284,12 +308,12 @@ def _run(
         for person in fresh[:infected]:
             _infect(person, slot, latent[person], infectious, onset, cases)
             cases.source_region[person] = here[person]
-            resistance[person] = math.inf
+            threshold[person] = math.inf
         actives = _merge(active, actives, fresh[:infected])
         for place in touched[:touched_count]:
             hazard[place] = weight[place] = 0.0
-            silent[place] = ill[place] = 0
-            ill_end[place] = -1
+            asymptomatic[place] = symptomatic[place] = 0
+            symptomatic_end[place] = -1
 
 
 @njit()

@@ -1,7 +1,7 @@
 """All random draws of an outbreak: per person, and the variation of transmission.
 
-Sellke's construction: each person has a resistance, drawn from Exp(1), and is infected
-in the slot in which its accumulated hazard reaches that resistance. This has the same
+Sellke's construction: each person has a threshold, drawn from Exp(1), and is infected
+in the slot in which its accumulated hazard reaches that threshold. This has the same
 distribution as an independent infection with probability 1 - exp(-hazard) per person
 and slot, and runs with equal draws but other settings can be compared per person.
 
@@ -37,7 +37,7 @@ SlotCounts = NDArray[np.int32]
 class SellkeDraws:
     """Random draws for each person; every array is (people,)."""
 
-    resistance: Floats
+    threshold: Floats
     """Accumulated hazard at which the person is infected; greater than 0."""
     seed_order: Floats
     """Seeds are the qualified people with the smallest values."""
@@ -52,12 +52,12 @@ class SellkeDraws:
 
     def __post_init__(self) -> None:
         same_length(**vars(self))
-        for name in ("resistance", "latent_slots", "infectious_slots"):
+        for name in ("threshold", "latent_slots", "infectious_slots"):
             if not (getattr(self, name) > 0).all():
                 raise DataError(f"{name} must be greater than 0 for everybody")
 
     def __len__(self) -> int:
-        return len(self.resistance)
+        return len(self.threshold)
 
     @classmethod
     def sample(
@@ -83,8 +83,8 @@ class SellkeDraws:
             slots = whole_slots(times, rate, settings.chance, clock)
             return np.minimum(slots, clock.slots + 1).astype(np.int32)
 
-        # A resistance of exactly 0 would infect without contact.
-        resistance = np.maximum(exponential(), np.finfo(np.float64).tiny)
+        # A threshold of exactly 0 would infect without contact.
+        threshold = np.maximum(exponential(), np.finfo(np.float64).tiny)
         seed_order, source_choice = rng.random(people), rng.random(people)
         latent, infectious, onset = exponential(), exponential(), exponential()
         symptomatic = rng.random(people) < settings.symptomatic_share
@@ -92,7 +92,7 @@ class SellkeDraws:
         if settings.model == "sir":
             latent_slots = np.ones(people, np.int32)
         return cls(
-            resistance=resistance,
+            threshold=threshold,
             seed_order=seed_order,
             source_choice=source_choice,
             latent_slots=latent_slots,
@@ -170,7 +170,7 @@ class Variation:
         return np.ones(regions) if known is None else known
 
 
-EVEN = Variation()
+HOMOGENEOUS = Variation()
 """No variation: the factor is 1 for every region and person."""
 
 

@@ -1,4 +1,4 @@
-"""Settings of an outbreak (model, contact law, rates, seeds) and named presets."""
+"""Settings of an outbreak (model, contact term, rates, seeds) and named presets."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from epifalcon.errors import SettingsError
 from epifalcon.settings import unknown_name
 
 Model = Literal["seir", "sir"]
-ContactLaw = Literal["I/N", "I/S"]
+ContactTerm = Literal["I/N", "I/S"]
 Chance = Literal["exponential", "linear"]
 SeedState = Literal["infectious", "exposed"]
 
@@ -29,7 +29,7 @@ class OutbreakSettings(Checked):
 
     model: Model = "seir"
     """``sir`` has no latent time: infected people are infectious in the next slot."""
-    contact: ContactLaw = "I/N"
+    contact: ContactTerm = "I/N"
     """Denominator of the hazard: all people present, or susceptible people present."""
     chance: Chance = "exponential"
     """Probability of an event of rate q per slot: 1 - exp(-q dt), or min(q dt, 1)."""
@@ -71,10 +71,10 @@ class OutbreakSettings(Checked):
 
     @property
     def even(self) -> bool:
-        """True if transmission does not vary between regions or people."""
+        """Return True if transmission does not vary between regions or people."""
         return self.regional_sigma == 0 and self.dispersion is None
 
-    def wished_seeds(self, pathogen: Pathogen, qualified: int) -> int:
+    def requested_seeds(self, pathogen: Pathogen, qualified: int) -> int:
         """Return the number of seeds among ``qualified`` people."""
         if self.seed_people:
             return len(self.seed_people)
@@ -92,6 +92,14 @@ class OutbreakSettings(Checked):
         with_symptoms = self.symptomatic_share * after_onset
         weight = self.asymptomatic_weight
         return (weight + (1 - weight) * with_symptoms) / pathogen.mu
+
+
+def default_outbreak() -> OutbreakSettings:
+    """Return the rule ``paper`` for a city of any size: 2 % of people are seeds.
+
+    The paper starts with 300 of 15,279 people.
+    """
+    return OutbreakSettings(seed_share=0.02)
 
 
 def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:

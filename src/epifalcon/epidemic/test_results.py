@@ -35,12 +35,12 @@ class TestErrors(Checked):
             raise SettingsError(
                 f"false_positive={self.false_positive} and "
                 f"false_negative={self.false_negative} must add up to less than 1: "
-                "otherwise a positive test speaks against infection"
+                "otherwise a positive test would be evidence against infection"
             )
 
     @property
     def none(self) -> bool:
-        """True if every result is right."""
+        """Return True if every result is correct."""
         return self.false_positive == 0 and self.false_negative == 0
 
 
@@ -48,8 +48,8 @@ class TestErrors(Checked):
 class TestResults:
     """Test results, one entry per test, in order of person, then slot.
 
-    ``person``, ``positive`` and ``slot`` are (tests,) and read-only. Nothing
-    here comes from anybody who was not tested.
+    ``person``, ``positive`` and ``slot`` are (tests,) and read-only. The
+    record contains nothing about people who were not tested.
     """
 
     # Not a class of tests: pytest must not collect it.
@@ -61,8 +61,8 @@ class TestResults:
     positive: Mask
     slot: Slots
     """Slot in which the test was taken."""
-    who: str | None = None
-    """``Traces.who`` of the people, where they have names."""
+    names_sha256: str | None = None
+    """``Traces.names_sha256`` of the people, where they have names."""
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
@@ -75,13 +75,13 @@ class TestResults:
         outside = self.person[(self.person < 0) | (self.person >= self.people)]
         if len(outside):
             raise DataError(
-                f"tested person {outside[0]}, expected 0 to {self.people - 1}"
+                f"tested person {outside[0]} must lie between 0 and {self.people - 1}"
             )
         if (first := self.slot.min(initial=0)) < 0:
-            raise DataError(f"a test in slot {first}, expected 0 or later")
+            raise DataError(f"a test is in slot {first}, expected 0 or later")
         step, wait = np.diff(self.person), np.diff(self.slot)
         if ((step < 0) | ((step == 0) & (wait < 0))).any():
-            raise DataError("tests must stand in order of person, then slot")
+            raise DataError("tests must be sorted by person, then slot")
 
     @classmethod
     def from_tests(
@@ -90,9 +90,9 @@ class TestResults:
         person: PersonIds,
         positive: Mask,
         slot: Slots,
-        who: str | None = None,
+        names_sha256: str | None = None,
     ) -> "TestResults":
-        """Make the record of tests that come in any order."""
+        """Create the record from tests in any order."""
         same_length(person=person, positive=positive, slot=slot)
         order = np.lexsort((positive, slot, person))
         return cls(
@@ -100,16 +100,18 @@ class TestResults:
             person[order].astype(np.int32),
             positive[order].astype(np.bool_),
             slot[order].astype(np.int32),
-            who,
+            names_sha256,
         )
 
     def require_people_of(self, traces: Traces) -> None:
         """Raise ``DataError`` unless these can be tests of the people of ``traces``."""
         if self.people != traces.people:
             raise DataError(
-                f"tests among {self.people:,} people, but traces of {traces.people:,}"
+                f"the tests are of {self.people:,} people, but the traces have "
+                f"{traces.people:,}: import visits and tests together"
             )
-        if None not in (self.who, traces.who) and self.who != traces.who:
+        mine, theirs = self.names_sha256, traces.names_sha256
+        if None not in (mine, theirs) and mine != theirs:
             raise DataError(
                 "the tests are of people with other names, or in another order, than "
                 "the traces: import visits and tests together"
@@ -117,7 +119,7 @@ class TestResults:
         last = int(self.slot.max(initial=-1))
         if last >= traces.slots:
             raise DataError(
-                f"a test in slot {last}, but the traces end with slot "
+                f"a test is in slot {last}, but the last slot of the traces is "
                 f"{traces.slots - 1}"
             )
 
@@ -147,7 +149,7 @@ class TestResults:
 
     @property
     def tested(self) -> Mask:
-        """Who was tested: (people,)."""
+        """Return a mask of the tested people: (people,)."""
         return np.not_equal(self.status, UNTESTED)
 
     @cached_property
@@ -163,8 +165,8 @@ class TestResults:
         """Write the record into ``folder``; ``load`` reads it back."""
         arrays = {"person": self.person, "positive": self.positive, "slot": self.slot}
         meta: dict[str, object] = {"people": self.people}
-        if self.who is not None:
-            meta["who"] = self.who
+        if self.names_sha256 is not None:
+            meta["who"] = self.names_sha256
         store.write(folder, _KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
@@ -180,11 +182,13 @@ class TestResults:
         )
 
 
-def hold_back(known: TestResults, share: float, rng: np.random.Generator) -> PersonIds:
-    """Draw validation people: the same share of the positive and the negative.
+def draw_validation_people(
+    known: TestResults, share: float, rng: np.random.Generator
+) -> PersonIds:
+    """Draw validation people, ascending: the same share of positives and negatives.
 
-    In ascending order. ``DataError`` where one kind has fewer than two people,
-    ``SettingsError`` where nobody of a kind would be left to learn from.
+    Raises ``DataError`` if one of the two has fewer than two people, and
+    ``SettingsError`` if none of them would be left for training.
     """
     parts = []
     for wanted, word in ((1, "positive"), (0, "negative")):
@@ -193,35 +197,35 @@ def hold_back(known: TestResults, share: float, rng: np.random.Generator) -> Per
         if len(people) < 2:
             raise DataError(
                 f"{len(people)} people tested {word}: at least 2 are needed, "
-                "one to learn from and one for validation"
+                "one for training and one for validation"
             )
         if count == len(people):
             raise SettingsError(
-                f"validation_share={share} holds back all {count} people tested "
-                f"{word}: nobody is left to learn from"
+                f"validation_share={share} takes all {count} people tested {word}: "
+                "choose a smaller share, so that some are left for training"
             )
         parts.append(rng.permutation(people)[:count])
     return np.sort(np.concatenate(parts)).astype(np.int32)
 
 
-def without(known: TestResults, people: PersonIds) -> TestResults:
-    """Select the tests of everybody but ``people``."""
+def exclude_people(known: TestResults, people: PersonIds) -> TestResults:
+    """Return the tests without those of ``people``."""
     rest = np.ones(known.people, np.bool_)
     rest[people] = False
     return known.of_people(rest)
 
 
-def blind_folds(
+def random_folds(
     known: TestResults, folds: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw (people,) folds of tested people whatever their results; -1 for others."""
+    """Draw folds (people,) of the tested people, not stratified; -1 for others."""
     fold = np.full(known.people, -1, np.int64)
     dealt = rng.permutation(np.flatnonzero(known.tested))
     fold[dealt] = np.arange(len(dealt)) % folds
     return fold
 
 
-def concerns(known: TestResults, traces: Traces) -> tuple[str, ...]:
+def data_warnings(known: TestResults, traces: Traces) -> tuple[str, ...]:
     """Describe what makes risks less informative than they seem; one sentence each."""
     found = []
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
@@ -230,27 +234,26 @@ def concerns(known: TestResults, traces: Traces) -> tuple[str, ...]:
     elif positive in (0, tested):
         kind = "positive" if not positive else "negative only"
         found.append(
-            f"Of {_people(tested, 'tested ')} nobody is {kind}: how far the outbreak "
-            "came rests on what is assumed of it, and risks show little but an order."
+            f"Of {_people(tested, 'tested ')} nobody is {kind}: the size of "
+            "the outbreak follows from assumed rates, so use risks for ranking only."
         )
     if known.tested.all():
         found.append(
-            "Everybody was tested: nobody is left to be told of, and risks leave each "
-            "person's own result aside."
+            "Everybody was tested: nobody is left to predict, and each risk excludes "
+            "the person's own result."
         )
     first = known.first_positive_slot[known.person]
     after = ~known.positive & (first >= 0) & (known.slot >= first)
     if people := len(np.unique(known.person[after])):
         found.append(
             f"{_people(people)} tested negative at or after a positive test: the first "
-            "positive test counts, unless wrong tests are expected "
+            "positive test counts, unless tests have error rates "
             "(labels.false_positive, labels.false_negative)."
         )
     if unseen := int((traces.by_slot < 0).all(axis=0).sum()):
         whose = "has no trace: its" if unseen == 1 else "have no trace: their"
         found.append(
-            f"{_people(unseen)} {whose} risk is what is expected before anybody met "
-            "anybody."
+            f"{_people(unseen)} {whose} risk follows from the assumed outbreak alone."
         )
     return tuple(found)
 

@@ -1,1 +1,1 @@
-"""How good a prediction is, how sure that is, and what an attacker could learn."""
+"""Metrics of predictions, recalibration, and uncertainty of metrics."""

@@ -3,13 +3,12 @@
 Fitted on masked people (tested, but their own result did not enter their risk) and
 applied to everybody:
 
-- **Platt** scaling (Platt 1999): a logistic curve over the log odds, two numbers.
+- **Platt** scaling (Platt 1999): a logistic curve over the log odds, two parameters.
 - **Isotonic** regression (Zadrozny and Elkan 2002): the best non-decreasing step
   function, found by pooling adjacent violators.
 
 Both fit Platt's targets instead of 0 and 1, ``(N+ + 1) / (N+ + 2)`` for the infected
-and ``1 / (N- + 2)`` for the others, so that few people cannot make a risk exactly 0
-or 1.
+and ``1 / (N- + 2)`` for the others, so that no risk becomes exactly 0 or 1.
 """
 
 from collections.abc import Callable
@@ -45,10 +44,10 @@ class Platt:
 
 
 def why_not(risk: ArrayLike, infected: ArrayLike) -> str | None:
-    """Return why these masked people, both (masked,), cannot be fitted, or None."""
-    held = np.asarray(infected, np.bool_)
-    positives = int(held.sum())
-    for count, word in ((positives, "infected"), (len(held) - positives, "healthy")):
+    """Return the reason why a fit is impossible, or None; both arrays (masked,)."""
+    labels = np.asarray(infected, np.bool_)
+    positives = int(labels.sum())
+    for count, word in ((positives, "infected"), (len(labels) - positives, "healthy")):
         if count < LEAST:
             return f"{count} {word} among the masked people, {LEAST} are needed"
     if np.isnan(np.asarray(risk, np.float64)).any():
@@ -57,13 +56,13 @@ def why_not(risk: ArrayLike, infected: ArrayLike) -> str | None:
 
 
 def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
-    """Fit the logistic curve of highest likelihood; both arrays (masked,).
+    """Fit the logistic curve by maximum likelihood; both arrays (masked,).
 
-    Where higher risks go with fewer infected, the best non-decreasing curve is flat:
-    everybody then gets the infected share.
+    If the slope would be negative, the best non-decreasing curve is constant:
+    everybody gets the infected share.
     """
-    given, held = _masked(risk, infected)
-    targets, odds = _targets(held), _log_odds(given)
+    risks, labels = _masked(risk, infected)
+    targets, odds = _targets(labels), _log_odds(risks)
     middle, spread = float(odds.mean()), float(odds.std())
     if spread > 0:
         found = fit_logistic((odds - middle) / spread, targets)
@@ -75,19 +74,19 @@ def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
 
 def fit_isotonic(risk: ArrayLike, infected: ArrayLike) -> Recalibration:
     """Fit scikit-learn's isotonic regression; both arrays (masked,)."""
-    given, held = _masked(risk, infected)
+    risks, labels = _masked(risk, infected)
     from sklearn.isotonic import IsotonicRegression  # slow to import
 
-    fitted = IsotonicRegression(out_of_bounds="clip").fit(given, _targets(held))
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(risks, _targets(labels))
     return lambda new: np.asarray(fitted.predict(_checked(new)))
 
 
 def _masked(risk: ArrayLike, infected: ArrayLike) -> tuple[Probabilities, Mask]:
-    given, held = _checked(risk), np.asarray(infected, np.bool_)
-    same_length(risk=given, infected=held)
-    if (why := why_not(given, held)) is not None:
+    risks, labels = _checked(risk), np.asarray(infected, np.bool_)
+    same_length(risk=risks, infected=labels)
+    if (why := why_not(risks, labels)) is not None:
         raise DataError(why)
-    return given, held
+    return risks, labels
 
 
 def _targets(infected: Mask) -> Floats:
@@ -98,10 +97,10 @@ def _targets(infected: Mask) -> Floats:
 
 
 def _checked(risk: ArrayLike) -> Probabilities:
-    given = np.asarray(risk, np.float64)
-    if not ((given >= 0) & (given <= 1)).all():
+    risks = np.asarray(risk, np.float64)
+    if not ((risks >= 0) & (risks <= 1)).all():
         raise DataError("only probabilities, between 0 and 1, can be recalibrated")
-    return given
+    return risks
 
 
 def _log_odds(risk: ArrayLike) -> Floats:

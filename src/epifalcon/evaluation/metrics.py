@@ -2,9 +2,9 @@
 
 No threshold can separate people with equal scores, so they form one group
 (``RankingCurve``), and the order in which people are listed cannot change a result.
-``evaluate`` computes the paper's five metrics and the common ones beside them, with
-None for undefined. The page ``explanation-metrics`` of the docs gives the reasons and a
-worked example.
+``evaluate`` computes the paper's five metrics and other common ones; undefined metrics
+are None. The page ``explanation-metrics`` of the docs gives the reasons and a worked
+example.
 
 >>> ranked = curve([0.9, 0.5, 0.5, 0.1], [True, True, False, False])
 >>> ranked.precision.round(3).tolist()
@@ -36,7 +36,7 @@ class RankingCurve:
     """Infected and other people at each distinct score, all arrays (thresholds,)."""
 
     score: Floats
-    """Distinct scores in falling order."""
+    """Distinct scores in descending order."""
     positives: Counts
     """Infected people at each score."""
     negatives: Counts
@@ -90,13 +90,13 @@ class RankingCurve:
 
     @property
     def risk(self) -> Probabilities:
-        """The scores as probabilities; ``DataError`` if they are none."""
+        """The scores as probabilities; ``DataError`` if they are not."""
         high, low = float(self.score[0]), float(self.score[-1])
         if low < -_ROUNDING or high > 1 + _ROUNDING:
             wrong = low if low < -_ROUNDING else high
             raise DataError(
-                f"score {wrong:g} is no probability: scores that only rank people "
-                "must be named so (probabilities=False)"
+                f"score {wrong:g} is not a probability: pass probabilities=False for "
+                "scores that only rank people"
             )
         return np.clip(self.score, 0, 1)
 
@@ -189,7 +189,7 @@ class Metrics:
     people: int
     infected: int
     prevalence: float
-    """Infected share: what ``dep`` is near for a ranking without any skill."""
+    """Infected share; about the ``dep`` of a random ranking."""
     extinction_recall: float
     tests: int
     """People tested under the budget."""
@@ -199,10 +199,10 @@ class Metrics:
     dep_best: float | None = None
     """Best precision at any threshold whose recall reaches r_m."""
     f1: float | None = None
-    """Best over thresholds, chosen on these people: an upper end."""
+    """Best over thresholds, selected on these people: an upper bound."""
     f1_threshold: float | None = None
     accuracy: float
-    """Best over thresholds, "nobody" among them: never below 1 - prevalence."""
+    """Best over thresholds, including "nobody": never below 1 - prevalence."""
     accuracy_at_f1: float | None = None
     """Accuracy at the threshold of ``f1``, likely what the paper's table shows."""
     bep: float | None = None
@@ -217,7 +217,7 @@ class Metrics:
     mean_risk: float | None = None
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the record as JSON can hold it; ``settings.build`` undoes it."""
+        """Return the record as plain values; ``settings.build`` is the inverse."""
         return as_plain(self)
 
 
@@ -279,10 +279,13 @@ def evaluate(
 
 
 def auc(ranked: RankingCurve) -> float:
-    """Return the chance that an infected person outranks a healthy one, ties half."""
+    """Return the probability that an infected person ranks above a healthy one.
+
+    Ties count half.
+    """
     if not (ranked.infected and ranked.healthy):
         return math.nan
-    # Whole numbers up to the one division: exact up to billions of people.
+    # Integers up to the final division: exact up to billions of people.
     above = 2 * ranked.true_positives - ranked.positives
     won = int((ranked.negatives * above).sum())
     return won / (2 * ranked.infected * ranked.healthy)
@@ -306,8 +309,8 @@ def dep_best(ranked: RankingCurve, extinction_recall: float) -> float:
 
 def _reached(ranked: RankingCurve, extinction_recall: float) -> Mask:
     unit_interval(extinction_recall=extinction_recall)
-    # 1 - 1/3 is a little more than 2/3 in floating point; without this slack it
-    # would ask for one person more.
+    # 1 - 1/3 is slightly more than 2/3 in floating point; without this slack, one
+    # more person would be needed.
     needed = extinction_recall * (1 - _SLACK) * ranked.infected
     return np.asarray(ranked.true_positives >= needed)
 
@@ -326,8 +329,8 @@ def brier(ranked: RankingCurve) -> float:
 def log_loss(ranked: RankingCurve) -> float:
     """Return the mean negative log likelihood in nats; lower is better.
 
-    Risks are clipped to [1e-7, 1 - 1e-7]: single precision cannot come closer to 1
-    without being 1, and one saturated mistake costs 16.1 nats, not infinity.
+    Risks are clipped to [1e-7, 1 - 1e-7], about the resolution of single precision
+    near 1: a saturated wrong risk costs 16.1 nats, not infinity.
     """
     risk = np.clip(ranked.risk, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
     lost = ranked.positives * np.log(risk) + ranked.negatives * np.log1p(-risk)
@@ -348,12 +351,12 @@ def sums_by_bin(ranked: RankingCurve, bins: int, binning: Binning) -> Floats:
     """Return the sum of risks, infected people and people of each bin: (3, bins).
 
     With ``"width"``, bins are [k/bins, (k+1)/bins) and the last is closed. With
-    ``"mass"``, a person's bin follows from its rank; people with equal risks share a
-    bin, so the bins may hold unequal numbers.
+    ``"mass"``, a person's bin is given by the rank; people with equal risks share a
+    bin, so bins may hold unequal numbers of people.
     """
     risk, size = ranked.risk, ranked.positives + ranked.negatives
     if binning == "width":
-        # k / bins is rounded as the decimal is read: 0.3 lies in the bin from 3/10.
+        # k / bins is rounded like the decimal literal: 0.3 lies in the bin from 3/10.
         chosen = np.searchsorted(np.arange(1, bins) / bins, risk, "right")
     else:
         rank = (ranked.people - ranked.called + size / 2) / ranked.people

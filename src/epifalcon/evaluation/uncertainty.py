@@ -1,8 +1,8 @@
-"""Uncertainty of a figure: over seeds, within one run, and between two methods.
+"""Uncertainty of a metric: over seeds, within one run, and between two methods.
 
-Seeds are outbreaks and splits of labels. An interval over seeds says what another
-outbreak may bring; an interval within one run only what other people of the same
-outbreak would have, which is narrower. Claims rest on seeds. All intervals are 95 %.
+A seed is an outbreak and a split of labels. An interval over seeds covers other
+outbreaks; an interval within one run covers only other people of the same outbreak and
+is narrower. Conclusions need several seeds. All intervals are 95 %.
 """
 
 import math
@@ -20,9 +20,9 @@ from epifalcon.evaluation.metrics import RankingCurve
 from epifalcon.types import Floats, Mask
 
 LEVEL = 0.95
-"""Confidence of every interval."""
+"""Confidence level of all intervals."""
 EXACT_FLIPS = 40
-"""Most pairs for which all sign flips are counted; see ``Paired.p_flip``."""
+"""Maximum number of pairs for the exact sign-flip test; see ``Paired.p_flip``."""
 _Z = float(stats.norm.ppf((1 + LEVEL) / 2))
 _NO_VARIANCE = 1e-24
 
@@ -56,18 +56,18 @@ class Paired:
     """Pairs in which ours is larger."""
     losses: int
     p_t: float | None
-    """Two-sided p of the paired t test; None without spread to judge by."""
+    """Two-sided p of the paired t test; None if all differences are equal."""
     p_flip: float | None
-    """Two-sided exact p of the sign-flip test, which assumes only that without a
-    true difference each pair is as likely one way as the other. With n pairs it
-    cannot fall below 2 / 2^n: 0.0625 for five, 0.002 for ten. None above 40."""
+    """Two-sided exact p of the sign-flip test, which assumes only that differences are
+    symmetric around zero under the null hypothesis. With n pairs it is at least
+    2 / 2^n: 0.0625 for five, 0.002 for ten. None above 40."""
 
 
 def over_seeds(values: Sequence[float | None]) -> Summary:
     """Return mean and t interval of one metric over seeds.
 
-    None and NaN (undefined in that seed) are left out. The interval is not cut at 0
-    or 1.
+    None and NaN (undefined in that seed) are ignored. The interval is not clipped at
+    0 or 1.
     """
     known = _known(values)
     count = len(known)
@@ -88,9 +88,9 @@ def paired(
 ) -> Paired:
     """Compare two methods on the same seeds, given in the same order.
 
-    A pair with an undefined value is left out. Pairing takes away what the outbreak
-    does to both methods alike. ``lower_wins``: of a loss or an error the lower value
-    is the better one; the difference has its usual sign.
+    Pairs with an undefined value are ignored. Pairing removes the common effect of the
+    outbreak. With ``lower_wins``, for a loss or an error, the lower value wins; the
+    difference keeps its sign.
     """
     if len(ours) != len(theirs):
         raise DataError(
@@ -99,7 +99,7 @@ def paired(
     pairs = list(zip(ours, theirs, strict=True))
     gaps = [None if a is None or b is None else a - b for a, b in pairs]
     known = _known(gaps)
-    # Equal figures may differ in the last bit, which is neither a win nor spread.
+    # Equal values may differ in the last bit; this is neither a win nor variance.
     rounding = 1e-12 * max((abs(a) for a in _known([*ours, *theirs])), default=0.0)
     known[np.abs(known) <= rounding] = 0.0
     better = -known if lower_wins else known
@@ -129,8 +129,8 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 def auc_interval(ranked: RankingCurve) -> Interval:
     """Return DeLong's interval of the AUC within one run, on the logit scale.
 
-    No interval where DeLong's variance is zero or undefined: a perfect ranking,
-    fewer than two of a kind.
+    No interval if DeLong's variance is zero or undefined: a perfect ranking, or fewer
+    than two infected or two healthy people.
     """
     infected, healthy = ranked.infected, ranked.healthy
     if not (infected and healthy):
@@ -152,9 +152,9 @@ def auc_interval(ranked: RankingCurve) -> Interval:
 def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Interval:
     """Return the AUC of ``ours`` minus that of ``theirs``, all (people,), in one run.
 
-    DeLong's interval for two rankings of the same people: what both get wrong
-    alike cancels out. No interval where one kind has fewer than two people or the
-    two rank alike; other outbreaks may differ by more than it says.
+    DeLong's interval for two rankings of the same people: common errors cancel. No
+    interval if fewer than two people are infected or healthy, or if both rankings are
+    equal; the difference in other outbreaks may lie outside.
     """
     mine, other = np.asarray(ours), np.asarray(theirs)
     infected = np.asarray(truth, bool)
@@ -181,24 +181,24 @@ def _placements(scores: Floats, kind: Mask) -> Floats:
 
 
 def _known(values: Sequence[float | None]) -> Floats:
-    made = np.array([math.nan if value is None else value for value in values], float)
-    if np.isinf(made).any():
+    array = np.array([math.nan if value is None else value for value in values], float)
+    if np.isinf(array).any():
         raise DataError("an infinite value cannot be averaged over seeds")
-    return np.asarray(made[~np.isnan(made)])
+    return np.asarray(array[~np.isnan(array)])
 
 
 def _p_flip(gaps: Floats) -> float | None:
-    """Share of all sign patterns whose sum is as far from 0 as the one seen."""
+    """Return the share of sign patterns with a sum at least as far from 0."""
     if not 1 <= len(gaps) <= EXACT_FLIPS:
         return None
     half = len(gaps) // 2
-    # Sums of two halves: 2^20 sums twice, not 2^40 sums.
+    # Sums of two halves: twice 2^20 sums instead of 2^40.
     first, second = _flip_sums(gaps[:half]), np.sort(_flip_sums(gaps[half:]))
-    seen = abs(float(gaps.sum())) - 1e-12 * float(np.abs(gaps).sum())
-    if seen <= 0:
+    observed = abs(float(gaps.sum())) - 1e-12 * float(np.abs(gaps).sum())
+    if observed <= 0:
         return 1.0
-    above = len(second) - np.searchsorted(second, seen - first, "left")
-    below = np.searchsorted(second, -seen - first, "right")
+    above = len(second) - np.searchsorted(second, observed - first, "left")
+    below = np.searchsorted(second, -observed - first, "right")
     return float(above.sum() + below.sum()) / (len(first) * len(second))
 
 

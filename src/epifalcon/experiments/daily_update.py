@@ -8,7 +8,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.belief_propagation.saved_state import Messages
-from epifalcon.belief_propagation.settings import WindowSettings
+from epifalcon.belief_propagation.settings import WindowSettings, current_model
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.read_tests import NamedTests, read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
@@ -29,35 +29,37 @@ class Updated:
     """A window after the update by one day, and the counts of that day."""
 
     window: FieldWindow
-    newcomers: tuple[str, ...] = ()
+    new_people: tuple[str, ...] = ()
     seen: int = 0
     """People observed on the day."""
     tests: int = 0
 
 
-def window_of(run: FinishedRun, wish: WindowSettings) -> FieldWindow:
+def window_of(run: FinishedRun, window_settings: WindowSettings) -> FieldWindow:
     """Return the window over the last days of a finished run of Falcon Field."""
     if not entry(run.method).stores_state:
         raise SettingsError(
-            f"{run.folder}: {run.method} cannot go on day by day; begin from a run of "
-            f"{FIELD}"
+            f"{run.folder}: {run.method} cannot be updated by day; start from a run "
+            f"of {FIELD}"
         )
     folder = run.place / PREDICTION
     field = explanation.load_field(folder)
     if not field.graph.own_in_sums:
         raise SettingsError(
-            f"{run.folder}: was run behind noise (field_privacy.mode), and each day "
-            "would be one more release: day by day goes with field_privacy.mode=off"
+            f"{run.folder}: was run with noise (field_privacy.mode), so each day would "
+            "be another release: daily updates need field_privacy.mode=off"
         )
     settings = run.experiment.field
-    # Newcomers are identified by name, so everybody needs one.
+    # New people are identified by name, so everybody needs one.
     names = run.traces.names or tuple(map(str, range(run.traces.people)))
     traces = replace(run.traces, names=names)
     messages = Messages.load(folder / MESSAGES_FOLDER)
     people = field.people(traces, run.tests, messages)
-    law = store.read(folder, PREDICTION).meta["told"]["law"]
-    transmission = Transmission(law, settings.region)
-    return FieldWindow.of_run(people, run.tests, field, settings, wish, transmission)
+    model = current_model(store.read(folder, PREDICTION).meta["told"]["law"])
+    transmission = Transmission(model, settings.region)
+    return FieldWindow.of_run(
+        people, run.tests, field, settings, window_settings, transmission
+    )
 
 
 def save_state(
@@ -72,25 +74,25 @@ def load_state(folder: Path) -> FieldWindow:
     """Load the state in ``folder`` and verify its checksums."""
     if not folder.exists():
         raise DataError(
-            f"{folder}: no such state; begin one from a finished run of {FIELD} with "
+            f"{folder}: no such state; create one from a finished run of {FIELD} with "
             "--from RUN"
         )
     return FieldWindow.load(folder)
 
 
-def begin_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
+def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
     """Create a state from a finished run, without writing it."""
     if folder.exists():
         raise WriteError(
-            f"{folder}: exists; leave out --from to go on with it, or begin another"
+            f"{folder}: exists; omit --from to continue it, or choose another folder"
         )
     return Updated(window_of(FinishedRun.open(run, FIELD), settings))
 
 
-def take_day(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
+def update_window(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
     """Return the window after the day in ``visits``, which must be the next day.
 
-    Unknown people are added as newcomers. ``tests`` may be from any day so far.
+    Unknown people are added. ``tests`` may be from any day so far.
     """
     number, clock = window.last_day + 1, window.traces.clock
     next_day = replace(clock, days=clock.days + 1).last(1)
@@ -108,17 +110,17 @@ def take_day(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
     by_slot = np.full((clock.slots_per_day, len(index)), UNKNOWN, np.int32)
     by_slot[:, [index[name] for name in day.names or ()]] = day.by_slot
     before = (window.first_day - 1) * clock.slots_per_day
-    newcomers = tuple(index)[len(known) :]
+    new_people = tuple(index)[len(known) :]
     after = window.update(
         NewDay(
             by_slot,
             np.array([index[name] for name in results.name], np.int32),
             results.positive,
             (results.slot - before).astype(np.int32),
-            newcomers,
+            new_people,
         )
     )
-    return Updated(after, newcomers, day.people, len(results))
+    return Updated(after, new_people, day.people, len(results))
 
 
 def risks_of(window: FieldWindow) -> Risks:
@@ -132,7 +134,7 @@ def risks_of(window: FieldWindow) -> Risks:
     return Risks(now.ever, window.boundary.status, names, now=now.tested)
 
 
-def explain_in(
+def explain_in_window(
     window: FieldWindow, person: str, *, tests: bool = False
 ) -> explanation.Explanation:
     """Explain the risk of ``person`` by the days of the window."""
@@ -141,8 +143,8 @@ def explain_in(
     cohort = window.field.people(*own, window.messages.of(number))
     row = slice(number, number + 1)
     boundary = window.boundary
-    return explanation.taken_apart(
-        cohort.with_prior(boundary.prior[row], boundary.aside[row]),
+    return explanation.decompose_risk(
+        cohort.with_prior(boundary.prior[row], boundary.without_tests[row]),
         window.field,
         person,
         tests=tests,

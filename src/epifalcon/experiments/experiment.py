@@ -38,6 +38,9 @@ from epifalcon.settings import as_plain, build, override, read_toml, unknown_nam
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
+DEFAULT_METHOD = "falcon"
+OWN_DATA_METHOD = "falcon-field"
+"""Default method for imported traces or test results of real people."""
 # At most one of these may be given; the choice of a later layer replaces others.
 _SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
 _PRESETS = resources.files("epifalcon.experiments") / "presets"
@@ -55,7 +58,7 @@ class Experiment:
     labels: LabelSettings = field(default_factory=LabelSettings)
     beliefs: BeliefSettings = field(default_factory=BeliefSettings)
     """What methods assume about the disease, where it differs from the simulation."""
-    method: str = "falcon"
+    method: str = DEFAULT_METHOD
     """Method whose scores are the scores of the run."""
     beside: tuple[str, ...] = ()
     """Methods to run on the same labels for comparison."""
@@ -104,7 +107,7 @@ class Experiment:
         return FalconFieldSettings(field=self.field, privacy=self.field_privacy)
 
     def prediction_of(self, method: str) -> PredictionSettings:
-        """Return ``prediction`` for ``method``; HGNN is the person model alone."""
+        """Return ``prediction`` for ``method``; HGNN uses only the person model."""
         listed = entry(method)
         if listed.trains_in_rounds and not listed.takes_privacy:
             return self.prediction.central()
@@ -144,25 +147,54 @@ class Experiment:
 
     @classmethod
     def load(
-        cls, source: str, overrides: Sequence[str] = (), options: Plain | None = None
+        cls,
+        source: str,
+        overrides: Sequence[str] = (),
+        options: Plain | None = None,
+        *,
+        default_method: str = DEFAULT_METHOD,
+        mode: str | None = None,
     ) -> "Experiment":
         """Return the experiment of a preset name or TOML path.
 
-        ``options`` are plain settings that replace its own; ``overrides`` follow last.
+        Parameters
+        ----------
+        source
+            Name of a preset, perhaps with layers, or path of a TOML file.
+        overrides
+            Assignments such as ``city.people=5000``; they are applied last.
+        options
+            Plain settings that replace those of ``source``.
+        default_method
+            Method of the run if nothing else names one.
+        mode
+            Privacy mode of the run's method.
         """
         values = _read(source)
         try:
             build(cls, _with_rule_settings(values))
         except SettingsError as error:
             raise SettingsError(f"{source}: {error}") from None
-        return cls.of(values, overrides, options)
+        return cls.of(
+            values, overrides, options, default_method=default_method, mode=mode
+        )
 
     @classmethod
     def of(
-        cls, values: Plain, overrides: Sequence[str] = (), options: Plain | None = None
+        cls,
+        values: Plain,
+        overrides: Sequence[str] = (),
+        options: Plain | None = None,
+        *,
+        default_method: str = DEFAULT_METHOD,
+        mode: str | None = None,
     ) -> "Experiment":
-        """Return the experiment of plain settings, ``options`` and ``overrides``."""
-        values = _merged(_with_pathogen_table(values), options or {})
+        """Return the experiment of plain settings; parameters as in ``load``."""
+        values = {"method": default_method, **_with_pathogen_table(values)}
+        values = _merged(values, options or {})
+        if mode is not None:
+            table = _privacy_table(values, overrides)
+            values = _merged(values, {table: {"mode": mode}})
         keys = {assignment.partition("=")[0].strip() for assignment in overrides}
         if any(f"outbreak.{name}" in keys for name in _SEED_CHOICES):
             values = {**values, "outbreak": _without_seeds(values.get("outbreak"))}
@@ -174,7 +206,7 @@ class Experiment:
         """Return all settings as TOML, which ``load`` reads to an equal experiment."""
         import tomli_w
 
-        return tomli_w.dumps(_without_none(as_plain(self)))
+        return tomli_w.dumps(without_none(as_plain(self)))
 
 
 def preset_names() -> list[str]:
@@ -231,6 +263,14 @@ def _read_base(source: str) -> dict[str, Any]:
     return _merged(_read_base(base), values)
 
 
+def _privacy_table(values: Plain, overrides: Sequence[str]) -> str:
+    """Return the table of the privacy mode of the method that the settings name."""
+    for assignment in overrides:
+        if assignment.partition("=")[0].strip() == "method":
+            values = override(values, assignment)
+    return entry(str(values["method"])).privacy_table or "privacy"
+
+
 def _with_pathogen_table(values: Plain) -> dict[str, Any]:
     """Replace the name of a known pathogen by its rates."""
     name = values.get("pathogen")
@@ -273,9 +313,10 @@ def _without_seeds(outbreak: Plain | None) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in _SEED_CHOICES}
 
 
-def _without_none(values: Plain) -> dict[str, Any]:
+def without_none(values: Plain) -> dict[str, Any]:
+    """Return nested settings without None, which TOML cannot hold."""
     return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
+        key: without_none(value) if isinstance(value, Mapping) else value
         for key, value in values.items()
         if value is not None
     }

@@ -34,13 +34,13 @@ from epifalcon.types import UNKNOWN, Floats
 TOP = 10
 """Number of exposures listed by default."""
 CAUTION = (
-    "No other person is named. But a place where only two people were points at the "
-    "other one: show an explanation to the person it is about, and to nobody else."
+    "No other person is named. But a place visited by only two people identifies the "
+    "other one: show an explanation only to the person concerned."
 )
 SIMULATED = (
-    "City and outbreak are simulated: this person does not exist. An explanation of a "
-    "real person is shown to that person alone: it reveals where somebody was and "
-    "when, and a place where only two people were points at the other one."
+    "City and outbreak are simulated: this person does not exist. Show an explanation "
+    "of a real person only to that person: it reveals where and when the person was, "
+    "and a place visited by only two people identifies the other one."
 )
 _STEM = "explanation"
 _BAR = 40
@@ -87,6 +87,12 @@ class Explanation:
     first_day: int = 1
     """Number of the first day."""
 
+    def __str__(self) -> str:
+        """Return the sentences, one bar per day and the largest exposures."""
+        table = exposure_table(self)
+        rows = ["  ".join(row) for row in table.rows]
+        return "\n".join([*sentences(self), *day_lines(self), table.caption, *rows])
+
     @property
     def days(self) -> range:
         """Numbers of the days."""
@@ -114,8 +120,8 @@ def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanatio
     """
     if not entry(run.method).stores_state:
         raise SettingsError(
-            f"{run.folder}: {run.method} has no risks by place; explanations are of "
-            "falcon-field: choose it with --method, or run it"
+            f"{run.folder}: {run.method} has no risks by place; only falcon-field "
+            "explains risks: choose it with --method, or run it"
         )
     number = find_person(run.traces, person)
     place = run.place / PREDICTION
@@ -126,39 +132,52 @@ def explain_person(
     place: Path, traces: Traces, known: TestResults, person: int, *, tests: bool = False
 ) -> Explanation:
     """Explain the risk of a person, by number, from the field stored in ``place``."""
-    field = load_field(place)
-    messages = None
+    field, messages = load_field(place), None
     if field.graph.own_in_sums:
-        messages = Messages.load(place / MESSAGES_FOLDER).of(person)
-    cohort = field.people(*one_person(traces, known, person), messages)
+        messages = Messages.load(place / MESSAGES_FOLDER)
+    return explain_from(field, messages, traces, known, person, tests=tests)
+
+
+def explain_from(
+    field: SavedField,
+    messages: Messages | None,
+    traces: Traces,
+    known: TestResults,
+    person: int,
+    *,
+    tests: bool = False,
+) -> Explanation:
+    """Explain the risk of a person, by number; ``messages`` are those of all people."""
+    own = None if messages is None else messages.of(person)
+    cohort = field.people(*one_person(traces, known, person), own)
     name = str(person) if traces.names is None else traces.names[person]
-    return taken_apart(cohort, field, name, tests)
+    return decompose_risk(cohort, field, name, tests)
 
 
 def load_field(place: Path) -> SavedField:
     """Load the field stored in the folder of a prediction."""
     if not (place / FIELD_FOLDER).is_dir():
         raise DataError(
-            f"{place}: keeps no field: the run was made with field.kept=false or by an "
-            "earlier version of epifalcon; run it again"
+            f"{place}: no stored field; it was run with field.save_messages=false or "
+            "by an earlier version of epifalcon: run it again"
         )
     return SavedField.load(place / FIELD_FOLDER)
 
 
-def taken_apart(
-    home: ChainCohort, field: SavedField, called: str, tests: bool, first_day: int = 1
+def decompose_risk(
+    cohort: ChainCohort, field: SavedField, name: str, tests: bool, first_day: int = 1
 ) -> Explanation:
-    """Explain the risk of the only person in ``home``, whose name is ``called``."""
+    """Explain the risk of the only person in ``cohort``, called ``name``."""
     received = field.messages()
-    infections = home.infections(received, with_tests=tests)
-    now = home.current_risk(received)
+    infections = cohort.infections(received, with_tests=tests)
+    now = cohort.current_risk(received)
     shares = infections.shares[:, 0]
-    by_day = shares[1:].reshape(home.traces.clock.days, -1).sum(axis=1)
-    stays = _stays(shares[1:], home.traces, first_day)
+    by_day = shares[1:].reshape(cohort.traces.clock.days, -1).sum(axis=1)
+    stays = _stays(shares[1:], cohort.traces, first_day)
     return Explanation(
-        person=called,
+        person=name,
         risk=float(infections.risk[0]),
-        now=float(now.tested[0] if tests else now.aside[0]),
+        now=float(now.tested[0] if tests else now.without_tests[0]),
         tests=tests,
         before=float(shares[0]),
         by_day=by_day,
@@ -197,11 +216,13 @@ def find_person(traces: Traces, person: str) -> int:
         names = list(traces.names)
         if person in names:
             return names.index(person)
-        raise DataError(f"person={person!r} is none of the run's {len(names):,} people")
+        raise DataError(
+            f"person={person!r} is not one of the run's {len(names):,} people"
+        )
     if person.isascii() and person.isdigit() and int(person) < traces.people:
         return int(person)
     raise DataError(
-        f"person={person!r} is none of the run's people, who have numbers from 0 to "
+        f"person={person!r} is not one of the run's people, numbered from 0 to "
         f"{traces.people - 1}"
     )
 
@@ -218,43 +239,43 @@ def one_person(
     return Traces(by_slot, traces.clock, traces.regions), tests
 
 
-def sentences(found: Explanation, *, tested: bool = True) -> list[str]:
+def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
     """Describe the risk and its main day; mention own tests only if ``tested``."""
     risks = (
-        f"Risk of having been infected: {found.risk:.1%}; of being infected at the end "
-        f"of the last day: {found.now:.1%}"
+        f"Risk of having been infected: {explained.risk:.1%}; of being infected at the "
+        f"end of the last day: {explained.now:.1%}"
     )
     if tested:
-        risks += ", the person's own tests, if any, "
-        risks += "counted" if found.tests else "not counted"
+        risks += ", own tests, if any, "
+        risks += "included" if explained.tests else "not included"
     risks += "."
-    if found.risk == 0:
-        return [risks, "There is no risk to explain: the tests rule it out."]
-    return [risks, _main_day(found)]
+    if explained.risk == 0:
+        return [risks, "There is no risk to explain: the tests exclude an infection."]
+    return [risks, _main_day(explained)]
 
 
 def _main_day(risk: Explanation) -> str:
     day = int(np.argmax(risk.by_day))
     return (
-        f"Of this risk {risk.before:.0%} is from before the first day; the day with "
-        f"most of it is day {risk.first_day + day}, {risk.by_day[day]:.0%}."
+        f"{risk.before:.0%} of this risk is from before the first day; the largest "
+        f"share of a day is {risk.by_day[day]:.0%}, on day {risk.first_day + day}."
     )
 
 
-def exposure_table(found: Explanation, top: int = TOP) -> Table:
+def exposure_table(explained: Explanation, top: int = TOP) -> Table:
     """Return a table of the ``top`` largest exposures."""
     rows = [
         [str(stay.day), stay.hours, stay.region or "not observed", f"{stay.share:.1%}"]
-        for stay in found.exposures[:top]
+        for stay in explained.exposures[:top]
         if stay.share >= _LEAST_SHARE
     ]
     return Table("Largest exposures", ["day", "hours", "region", "share"], rows)
 
 
-def day_lines(found: Explanation) -> list[str]:
+def day_lines(explained: Explanation) -> list[str]:
     """Return one text bar per day, and one for the time before."""
-    shares = [found.before, *found.by_day.tolist()]
-    names = ["before", *(f"day {day}" for day in found.days)]
+    shares = [explained.before, *explained.by_day.tolist()]
+    names = ["before", *(f"day {day}" for day in explained.days)]
     most = max(*shares, _LEAST_SHARE)
     return [
         f"{name:>8} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
@@ -262,14 +283,14 @@ def day_lines(found: Explanation) -> list[str]:
     ]
 
 
-def write_plot(folder: Path, found: Explanation) -> Picture:
+def write_plot(folder: Path, explained: Explanation) -> Picture:
     """Draw one bar per day; write PNG, SVG and CSV."""
     figure = Figure(figsize=(6.8, 3.2), layout="constrained")
     axes = style_axes(figure.add_subplot())
-    positions = np.arange(len(found.by_day) + 1)
-    shares = [found.before, *found.by_day.tolist()]
-    names = ["before", *(str(day) for day in found.days)]
-    colours = ["#9aa5ae", *[BLUE] * len(found.by_day)]
+    positions = np.arange(len(explained.by_day) + 1)
+    shares = [explained.before, *explained.by_day.tolist()]
+    names = ["before", *(str(day) for day in explained.days)]
+    colours = ["#9aa5ae", *[BLUE] * len(explained.by_day)]
     axes.bar(positions, 100 * np.array(shares), color=colours, width=0.8)
     step = max(1, len(positions) // 15)
     axes.set_xticks(positions[::step], names[::step])
@@ -283,7 +304,7 @@ def write_plot(folder: Path, found: Explanation) -> Picture:
 
 
 def parts(
-    found: Explanation,
+    explained: Explanation,
     picture: Picture | None,
     note: str,
     *,
@@ -291,32 +312,35 @@ def parts(
     top: int = TOP,
 ) -> list[Part]:
     """Return sentences, plot and table, with ``note`` on who may see them."""
-    shown: list[Part] = [Text(sentences(found, tested=tested), "findings")]
+    shown: list[Part] = [Text(sentences(explained, tested=tested), "findings")]
     if picture is not None:
         shown.append(picture)
-    if found.risk > 0:
-        shown.append(exposure_table(found, top))
+    if explained.risk > 0:
+        shown.append(exposure_table(explained, top))
     return [*shown, Text([note], "note")]
 
 
-def write_page(folder: Path, found: Explanation, made_by: str, top: int = TOP) -> None:
+def write_page(
+    folder: Path, explained: Explanation, made_by: str, top: int = TOP
+) -> None:
     """Write page, plot and numbers into a new folder, atomically."""
     with store.new_directory(folder) as scratch:
-        picture = write_plot(scratch, found)
+        picture = write_plot(scratch, explained)
         page = Page(
-            title=f"Where the risk of person {found.person} comes from",
-            lead="Computed from the person's own trace and from what places publish.",
+            title=f"Where the risk of person {explained.person} comes from",
+            lead="Computed from the person's own trace and the published messages of "
+            "regions.",
             headline=[
-                (f"{found.risk:.1%}", "risk of having been infected"),
-                (f"{found.now:.1%}", "risk of being infected now"),
+                (f"{explained.risk:.1%}", "risk of having been infected"),
+                (f"{explained.now:.1%}", "risk of being infected now"),
             ],
             sections=[
-                Section("The risk by day", parts(found, picture, CAUTION, top=top))
+                Section("The risk by day", parts(explained, picture, CAUTION, top=top))
             ],
-            settings_toml=f'own_tests = "{found.as_plain()["own_tests"]}"',
+            settings_toml=f'own_tests = "{explained.as_plain()["own_tests"]}"',
             made_by=made_by,
         )
-        text = json_text(found.as_plain(), indent=2) + "\n"
+        text = json_text(explained.as_plain(), indent=2) + "\n"
         (scratch / f"{_STEM}.json").write_text(text, encoding="utf-8")
         (scratch / f"{_STEM}.html").write_text(page.to_html(), encoding="utf-8")
         origin = store.Origin.now({"made_by": made_by}, None)

@@ -23,12 +23,12 @@ from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun, tests_folder
 from epifalcon.experiments.simulation import REPORTED, city_folder
 from epifalcon.federation import preparation, training
-from epifalcon.federation.checkpoints import spent_figures
+from epifalcon.federation.checkpoints import privacy_spent
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.preparation import SiteData, ValidationSplit, cohort_of
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io.visits import read_day_visits
@@ -62,8 +62,8 @@ class NewPeople:
         """
         if traces.clock.slot_minutes != like.clock.slot_minutes:
             raise DataError(
-                f"slots of {traces.clock.slot_hours:g} hours, but the run learnt from "
-                f"slots of {like.clock.slot_hours:g}: import with --slot-hours "
+                f"slots of {traces.clock.slot_hours:g} hours, but the run has slots of "
+                f"{like.clock.slot_hours:g}: import with --slot-hours "
                 f"{like.clock.slot_hours:g}"
             )
         if known is None:
@@ -97,7 +97,7 @@ class NewPeople:
         person = np.array([index[name] for name in results.name], np.int32)
         slot, positive = results.slot.astype(np.int32), results.positive
         known = TestResults.from_tests(
-            traces.people, person, positive, slot, traces.who
+            traces.people, person, positive, slot, traces.names_sha256
         )
         return cls(traces, known)
 
@@ -119,24 +119,24 @@ class Scored:
     method: str
     risks: Risks
     spent: dict[str, Any] | None
-    """``spent_figures`` after the scoring; None if nothing was released."""
+    """``privacy_spent`` after the scoring; None if nothing was released."""
 
 
 def score(
-    run: FinishedRun, newcomers: NewPeople, progress: Progress = silent
+    run: FinishedRun, new_people: NewPeople, progress: Progress = silent
 ) -> Scored:
     """Predict the risks of people and days that were not part of the run.
 
-    A forward pass with the parameters of the best round. All tests of the newcomers
+    A forward pass with the parameters of the best round. All tests of the new people
     are inputs, so the risk of a tested person includes the own test; region states are
     cross-fitted as in training. With privacy each call is a release with fresh noise,
     recorded first; ``BudgetExceededError`` if it exceeds the budget.
     """
     require_inductive(run)
     if entry(run.method).stores_state:
-        return _score_locally(run, newcomers)
-    settings, traces = run.settings, newcomers.traces
-    cohort = _cohort(run, newcomers, progress)
+        return _score_locally(run, new_people)
+    settings, traces = run.settings, new_people.traces
+    cohort = _cohort(run, new_people, progress)
     plan = PrivacyPlan.for_run(settings, traces.clock)
     trained = training.best_model(run.place)
     seed, spent = run.seed, None
@@ -152,28 +152,28 @@ def score(
         if name.startswith(_PARAMETER) == parameters
     }
     engine.restore(replace(fresh, tensors=tensors))
-    risks = Risks(engine.scores(fresh=True), newcomers.known.status, traces.names)
+    risks = Risks(engine.scores(fresh=True), new_people.known.status, traces.names)
     return Scored(run.method, risks, spent)
 
 
-def _score_locally(run: FinishedRun, newcomers: NewPeople) -> Scored:
-    """Predict the risk of each newcomer from the published field of the run.
+def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
+    """Predict the risk of each new person from the published field of the run.
 
-    Nothing is uploaded. Each is scored as the only newcomer, one person more per edge.
+    Nothing is uploaded. Each is scored as the only new person: one more per edge.
     """
     field = load_field(run.place / PREDICTION)
-    _require_days(newcomers.traces.clock, run.traces.clock)
-    people = field.people(newcomers.traces, newcomers.known)
-    received = field.messages_to_newcomers()
+    _require_days(new_people.traces.clock, run.traces.clock)
+    people = field.people(new_people.traces, new_people.known)
+    received = field.messages_to_new_people()
     people.end(received)
-    now, tests = people.current_risk(received), newcomers.known
-    figures = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
-    risk = line_from(figures)(people.risk)
-    now_recalibrated = current_given_ever(now.aside, people.risk, risk)
+    now, tests = people.current_risk(received), new_people.known
+    diagnostics = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
+    risk = line_from(diagnostics)(people.risk)
+    now_recalibrated = current_given_ever(now.without_tests, people.risk, risk)
     risks = Risks(
         risk,
         tests.status,
-        newcomers.traces.names,
+        new_people.traces.names,
         now=now_recalibrated,
         now_tested=np.where(tests.tested, now.tested, now_recalibrated),
     )
@@ -184,12 +184,12 @@ def _require_days(clock: Clock, of_run: Clock) -> None:
     """Raise ``DataError`` unless these are the days that the field covers."""
     if clock.days != of_run.days:
         raise DataError(
-            f"traces of {clock.days} days, but the field tells of {of_run.days}: give "
-            "the same days; later ones come with epifalcon update"
+            f"traces of {clock.days} days, but the field covers {of_run.days}: give "
+            "the same days; add later days with epifalcon update"
         )
     if None not in (clock.start, of_run.start) and clock.start != of_run.start:
         raise DataError(
-            f"traces from {clock.start} on, but the field tells of {of_run.days} days "
+            f"traces from {clock.start} on, but the field covers {of_run.days} days "
             f"from {of_run.start} on: give the same days"
         )
 
@@ -202,19 +202,18 @@ def require_inductive(run: FinishedRun) -> None:
     cases, why = settings.macro_cases, ""
     if not listed.trains_in_rounds:
         why = (
-            "scores the people of its own run alone: run it on others with "
+            "scores only the people of its own run: run it on others with "
             f"epifalcon run --method {run.method} --city CITY --known KNOWN"
         )
     elif settings.model.input != "status":
         why = (
-            f"was trained with model.input={settings.model.input!r}, a row for each "
-            "person of the training: to score new people, train with --set "
-            "model.input=status"
+            f"was trained with model.input={settings.model.input!r}, one embedding per "
+            "training person: to score new people, train with --set model.input=status"
         )
     elif cases == "all":
         why = (
-            "was trained with region.macro_cases='all', everybody's cases, hidden ones "
-            "too, which nobody can know of new people: train with "
+            "was trained with region.macro_cases='all', which includes the cases of "
+            "hidden people; these are unknown for new people: train with "
             "region.macro_cases=reported or none"
         )
     elif cases != "none" and settings.region.network.kind == "gru":
@@ -226,28 +225,28 @@ def require_inductive(run: FinishedRun) -> None:
         raise SettingsError(f"{run.folder}: {run.method} {why}")
 
 
-def _cohort(run: FinishedRun, newcomers: NewPeople, progress: Progress) -> Cohort:
+def _cohort(run: FinishedRun, new_people: NewPeople, progress: Progress) -> Cohort:
     """Return the new people as input of a forward pass of the run's model."""
-    settings, traces = run.settings, newcomers.traces
+    settings, traces = run.settings, new_people.traces
     task = training.TrainingTask(run.traces, run.known, settings, run.seed)
-    around = training.surrounding(task, None, progress)
-    people = SiteData(traces, newcomers.known)
-    fold = newcomers.folds(settings.region.folds, run.seed)
-    division = ValidationSplit(np.zeros(0, np.int32), newcomers.known, fold)
+    shared = training.shared_statistics(task, None, progress)
+    people = SiteData(traces, new_people.known)
+    fold = new_people.folds(settings.region.folds, run.seed)
+    split = ValidationSplit(np.zeros(0, np.int32), new_people.known, fold)
     if settings.uses_region_model:
         features = preparation.RegionFeatures.load(run.place / preparation.FEATURES)
         model = DcrnnRegionModel.load(
             run.place / preparation.FEATURES / training.REGION, traces.regions
         )
         cases = settings.region.cases
-        tally = preparation.count_tally(people, division, settings)
+        tally = preparation.count_tally(people, split, settings)
         states = [
             model.states(history)
             for history in preparation.histories(tally, traces.clock, cases)
         ]
-        around = replace(around, states=np.stack(states), scaling=features.scaling)
+        shared = replace(shared, states=np.stack(states), scaling=features.scaling)
     rng = RunSeeds(run.seed).pseudo(0)
-    return cohort_of(people, division, settings, around, rng, progress)
+    return cohort_of(people, split, settings, shared, rng, progress)
 
 
 def _record_scoring(
@@ -258,7 +257,7 @@ def _record_scoring(
     The seed is derived from the ledger and from everything scored, so that no noise
     covers two values, not even in two copies of a run folder.
     """
-    with alone(run.folder):
+    with lock_folder(run.folder):
         ledger = Ledger.open(run.ledger, budget=plan.budget)
         seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
         number = 1 + max((item.terms.round for item in ledger.releases), default=-1)
@@ -272,11 +271,11 @@ def _record_scoring(
             ledger.record(*(_in_round(receipt, number) for receipt in receipts))
         except BudgetExceededError as error:
             raise BudgetExceededError(
-                f"{error}. Room for scorings of new people is left by training with "
-                "privacy.scorings"
+                f"{error}. Train with privacy.scorings to reserve budget for scoring "
+                "new people"
             ) from None
         store.seal(run.folder, run.ledger)
-    return seed, spent_figures(plan.mode, ledger)
+    return seed, privacy_spent(plan.mode, ledger)
 
 
 def _in_round(release: Release, number: int) -> Release:
@@ -307,8 +306,8 @@ def _in_regions(traces: Traces, regions: Regions) -> Traces:
             raise DataError(
                 f"people were in {len(unknown):,} of its {len(traces.regions):,} "
                 f"regions, such as {traces.regions.name(int(unknown[0]))!r}, which are "
-                f"none of the run's {len(regions):,} regions or lie elsewhere: a model "
-                "of one city cannot tell of another"
+                f"not among the run's {len(regions):,} regions or have another "
+                "location: a model cannot predict for another city"
             )
         # -1 (not observed) indexes the last entry.
         by_slot = np.append(number, np.int32(UNKNOWN))[by_slot]

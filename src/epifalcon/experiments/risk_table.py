@@ -21,7 +21,7 @@ from epifalcon.mobility.io.columns import natural_order
 from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")
-_WORDS = np.array([None, "negative", "positive"], dtype=object)
+_RESULTS = np.array([None, "negative", "positive"], dtype=object)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,9 @@ class Risks:
     names: Sequence[str] | None = None
     """Names of people in the data; None: numbers from 0."""
     now: Probabilities | None = None
-    """(people,) of being infected at the end, own tests not counted."""
+    """(people,) risk of being infected at the end, without own tests."""
     now_tested: Probabilities | None = None
-    """(people,) the same, own tests counted."""
+    """(people,) the same, with own tests."""
     low: Probabilities | None = None
     """(people,) lower end of the interval of each risk."""
     high: Probabilities | None = None
@@ -58,7 +58,7 @@ class Risks:
 
     @property
     def _more(self) -> dict[str, Probabilities]:
-        """Columns that not every method has, if they are there."""
+        """Optional columns that the method predicts."""
         columns = {
             "risk_now": self.now,
             "risk_now_with_tests": self.now_tested,
@@ -69,13 +69,14 @@ class Risks:
 
     @cached_property
     def table(self) -> pl.DataFrame:
-        """One row per person, the highest risk first, equal ones by person.
+        """One row per person: people without a test first, then by falling risk.
 
-        ``person``, ``risk``, ``rank`` (1 is the highest; equal risks share the best
-        rank), ``percentile`` (percentage of people without a higher risk) and
-        ``known`` (positive, negative, or nothing if not tested). If the method
-        predicts them also ``risk_now``, of being infected at the end, own tests not
-        counted as in ``risk``, and ``risk_now_with_tests``; ``risk_low`` and
+        Equal risks are ordered by person. Columns: ``person``, ``risk``, ``rank`` (1 is
+        the highest; equal risks share the best rank), ``percentile`` (percentage of
+        people without a higher risk) and ``known`` (positive, negative, or nothing if
+        not tested). If the method
+        predicts them, also ``risk_now``, the risk of being infected at the end without
+        own tests, as in ``risk``; ``risk_now_with_tests``; and ``risk_low`` and
         ``risk_high``, the interval of ``risk``.
         """
         people = len(self)
@@ -87,28 +88,39 @@ class Risks:
         higher = people - np.searchsorted(
             np.sort(self.probability), self.probability, side="right"
         )
-        order = np.lexsort((place, higher))
-        words = pl.Series(_WORDS[self.status[order] + 1].tolist(), dtype=pl.String)
+        order = np.lexsort((place, higher, self.status >= 0))
+        results = pl.Series(_RESULTS[self.status[order] + 1].tolist(), dtype=pl.String)
         return pl.DataFrame(
             {
                 "person": person.gather(order),
                 "risk": self.probability[order],
                 "rank": higher[order] + 1,
                 "percentile": 100 * (people - higher[order]) / people,
-                "known": words,
+                "known": results,
                 **{name: values[order] for name, values in self._more.items()},
             }
         )
 
-    def highest(self, count: int) -> list[dict[str, Any]]:
-        """Return the first rows of the table."""
-        return self.table.head(count).to_dicts()
+    def highest(
+        self, count: int, known: Sequence[str | None] = (None,)
+    ) -> list[dict[str, Any]]:
+        """Return the rows with the highest risks of people whose test is in ``known``.
+
+        By default only people without a test: those to test next.
+        """
+        listed = self.table["known"].is_in(list(known), nulls_equal=True)
+        return (
+            self.table.filter(listed)
+            .sort("rank", maintain_order=True)
+            .head(count)
+            .to_dicts()
+        )
 
     def write(self, path: Path, *, overwrite: bool = False) -> None:
         """Write the table as CSV or Parquet, by the suffix, atomically."""
         require_writable(path, overwrite=overwrite)
         path = Path(os.path.realpath(path))
-        # Through memory: a full disk is then an OSError of Python's.
+        # Through memory, so that a full disk raises an OSError of Python.
         content = io.BytesIO()
         if path.suffix.lower() == ".csv":
             self.table.write_csv(content)
@@ -126,7 +138,7 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
     """Raise, before any work is done, if ``Risks.write`` would refuse ``path``."""
     if path.suffix.lower() not in SUFFIXES:
         raise SettingsError(
-            f"{path}: must end in {' or '.join(SUFFIXES)}, which says how it is written"
+            f"{path}: must end in {' or '.join(SUFFIXES)}, which sets the file format"
         )
     if path.is_dir():
         raise WriteError(f"{path}: is a folder, expected a file to write")

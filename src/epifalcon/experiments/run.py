@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import TestResults, concerns
+from epifalcon.epidemic.test_results import TestResults, data_warnings
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
@@ -18,16 +18,16 @@ from epifalcon.experiments.run_folder import (
     KNOWN,
     MethodFailure,
     RunInputs,
-    begin,
+    create_run_folder,
     finished,
     open_run,
     require_settings,
     tests_folder,
 )
-from epifalcon.experiments.run_methods import TrainingOptions, run_guest, run_method
-from epifalcon.experiments.run_report import RunSummary, keep_results
+from epifalcon.experiments.run_methods import TrainingOptions, run_method, run_other
+from epifalcon.experiments.run_report import RunSummary, write_results
 from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epidemics
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
@@ -55,11 +55,11 @@ def run(
     Parameters
     ----------
     experiment
-        All settings; None to resume with the settings that ``out`` was begun with.
+        All settings; None to resume with the settings stored in ``out``.
     out
         Folder of the run.
     name
-        What outputs call the experiment.
+        Name of the experiment in outputs.
     city
         Folder of an existing city, instead of a synthetic one.
     tests
@@ -75,38 +75,38 @@ def run(
     tensorboard
         Also write a log for TensorBoard.
     warn
-        Called with each warning on the data before the training starts.
+        Called with each warning about the data before training starts.
 
     Returns:
     -------
     The metrics, and the tables that a terminal shows.
     """
-    with alone(out):
+    with lock_folder(out):
         if resume:
-            begun = _resume(experiment, out, city, tests, seed)
+            inputs = _resume(experiment, out, city, tests, seed)
         else:
             if experiment is None:
                 raise SettingsError("a new run needs an experiment")
-            begun = _begin(
+            inputs = _create(
                 experiment, out, name, city, tests, seed or 0, overwrite, progress
             )
-        method, mode = begun.prepared.experiment.method, "off"
+        method, mode = inputs.prepared.experiment.method, "off"
         if entry(method).privacy_table != "privacy":
-            mode = begun.prepared.experiment.privacy.mode
+            mode = inputs.prepared.experiment.privacy.mode
         if mode != "off":
             warn(
-                f"--mode {mode} protects falcon alone: {method} sees traces and tests "
-                "as they are"
+                f"--mode {mode} applies only to falcon: {method} uses traces and tests "
+                "without protection"
             )
-        for warning in concerns(begun.known, begun.reported):
+        for warning in data_warnings(inputs.known, inputs.reported):
             warn(warning)
-        listeners = TrainingOptions(
+        options = TrainingOptions(
             progress=progress, checkpoint_seconds=checkpoint_seconds, log=tensorboard
         )
         try:
-            return _finish(begun, listeners)
+            return _finish(inputs, options)
         except WriteError as error:
-            raise WriteError(f"{error}; go on with: {resume_command(out)}") from None
+            raise WriteError(f"{error}; resume with: {resume_command(out)}") from None
 
 
 def resume_command(out: Path) -> str:
@@ -114,7 +114,7 @@ def resume_command(out: Path) -> str:
     return f"epifalcon run --resume --out {shlex.quote(str(out))}"
 
 
-def _begin(
+def _create(
     experiment: Experiment,
     out: Path,
     name: str,
@@ -130,12 +130,12 @@ def _begin(
         unfinished = not finished(out)
     if unfinished and not overwrite:
         raise WriteError(
-            f"{out}: holds a run that is not finished; go on with it by --resume, or "
-            "begin again with --overwrite"
+            f"{out}: holds a run that is not finished; continue it with --resume, or "
+            "start again with --overwrite"
         )
     store.refuse_occupied(out, overwrite)
     if tests is not None and city is None:
-        raise SettingsError("--known needs --city: the tests are of its people")
+        raise SettingsError("--known needs --city, the folder of the tested people")
     known = None
     if tests is not None:
         place = tests_folder(tests)
@@ -155,10 +155,10 @@ def _begin(
     reported = prepared.reported(seed, progress)
     # The number of threads decides the last bits of sums.
     threads = torch.get_num_threads()
-    begun = RunInputs(out, prepared, seed, reported, known, epidemic, threads)
-    run_methods.require_possible(begun)
-    begin(begun, overwrite=overwrite, inputs=[city, tests])
-    return begun
+    inputs = RunInputs(out, prepared, seed, reported, known, epidemic, threads)
+    run_methods.require_possible(inputs)
+    create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
+    return inputs
 
 
 def _resume(
@@ -169,9 +169,9 @@ def _resume(
     seed: int | None,
 ) -> RunInputs:
     """Open the run in ``out``; refuse other settings, data or seed."""
-    begun = open_run(out)
-    if seed is not None and seed != begun.seed:
-        raise SettingsError(f"{out}: was begun with --seed {begun.seed}")
+    inputs = open_run(out)
+    if seed is not None and seed != inputs.seed:
+        raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
     for option, given, held in (
         ("--city", None if city is None else city_folder(city), out / CITY),
         ("--known", None if tests is None else tests_folder(tests), out / KNOWN),
@@ -179,32 +179,32 @@ def _resume(
         if given is not None:
             files = store.read_manifest(held)["files"]
             if store.read_manifest(given)["files"] != files:
-                raise SettingsError(f"{out}: was begun with another {option}")
-    mine = begun.prepared.experiment
+                raise SettingsError(f"{out}: was created with another {option}")
+    stored = inputs.prepared.experiment
     if experiment is not None:
         if city is not None:
-            experiment = replace(experiment, city=mine.city)
-        require_settings(out, as_plain(mine), experiment)
-    return begun
+            experiment = replace(experiment, city=stored.city)
+        require_settings(out, as_plain(stored), experiment)
+    return inputs
 
 
-def _finish(begun: RunInputs, listeners: TrainingOptions) -> RunSummary:
+def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
     """Train what is not trained yet, evaluate it and write the report."""
-    experiment = begun.prepared.experiment
+    experiment = inputs.prepared.experiment
     try:
-        outcomes = [run_method(begun, experiment.method, listeners)]
+        outcomes = [run_method(inputs, experiment.method, options)]
     except Exception as error:
         if isinstance(error, EpifalconError) or not entry(experiment.method).is_own:
             raise
         raise SettingsError(
-            f"method {experiment.method!r}, your own, failed: "
+            f"user-defined method {experiment.method!r} failed: "
             f"{type(error).__name__}: {error}"
         ) from error
     failed = {}
     for method in experiment.beside:
-        found = run_guest(begun, method, listeners)
-        if isinstance(found, MethodFailure):
-            failed[method] = found.message
+        outcome = run_other(inputs, method, options)
+        if isinstance(outcome, MethodFailure):
+            failed[method] = outcome.message
         else:
-            outcomes.append(found)
-    return keep_results(begun, outcomes, listeners.progress, failed)
+            outcomes.append(outcome)
+    return write_results(inputs, outcomes, options.progress, failed)

@@ -46,9 +46,9 @@ METHODS = "methods"
 TABLES = "tables"
 SETTINGS = "settings.toml"
 SUMMARY = "summary.json"
-_REPORT = "report.html"
+REPORT = "report.html"
 # Inside the folder of a method:
-MEASURED = "measured"
+_RESULT = "measured"
 """The results of a method in a comparison."""
 FAILED, _FOUND = "failed.json", "found.json"
 _DETAILS = 4000
@@ -57,8 +57,8 @@ PREDICTION = "prediction"
 FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
 """Last messages of regions and of people, inside ``PREDICTION``."""
 LEDGER = "ledger.jsonl"
-_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", _REPORT, SUMMARY] + [
-    f".{name}.partial" for name in (SETTINGS, SUMMARY, _REPORT, store.MANIFEST)
+_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", REPORT, SUMMARY] + [
+    f".{name}.partial" for name in (SETTINGS, SUMMARY, REPORT, store.MANIFEST)
 ]
 
 
@@ -99,34 +99,40 @@ class RunInputs:
         return self.folder / METHODS / method
 
 
-def begin(
-    begun: RunInputs, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
+def create_run_folder(
+    inputs: RunInputs, *, overwrite: bool = False, sources: Sequence[Path | None] = ()
 ) -> None:
-    """Create the run folder with inputs and settings, atomically."""
-    prepared = begun.prepared
+    """Create the run folder with inputs and settings, atomically.
+
+    ``sources`` are folders that were read and must not be overwritten.
+    """
+    prepared = inputs.prepared
     with store.new_directory(
-        begun.folder, overwrite=overwrite, inputs=inputs
+        inputs.folder, overwrite=overwrite, inputs=sources
     ) as scratch:
         prepared.traces.save(scratch / CITY, prepared.city_origin)
-        if begun.epidemic is None:
-            begun.known.save(scratch / KNOWN, begun.origin)
+        if inputs.epidemic is None:
+            inputs.known.save(scratch / KNOWN, inputs.origin)
         else:
-            begun.epidemic.save(scratch, begun.origin)
-        if begun.reported is not prepared.traces:
-            begun.reported.save(scratch / REPORTED, begun.origin)
+            inputs.epidemic.save(scratch, inputs.origin)
+        if inputs.reported is not prepared.traces:
+            inputs.reported.save(scratch / REPORTED, inputs.origin)
         text = prepared.experiment.to_toml()
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
-        meta = {**_meta(begun), "finished": False, "grows": _LATER}
-        store.write_manifest(scratch, KIND, meta=meta, origin=begun.origin)
+        meta = {**_meta(inputs), "finished": False, "grows": _LATER}
+        store.write_manifest(scratch, KIND, meta=meta, origin=inputs.origin)
 
 
 def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
     """Raise ``SettingsError`` unless ``folder`` was created with these settings."""
-    difference = first_difference(stored, as_plain(experiment))
+    # Older settings may have older names of keys.
+    current = as_plain(Experiment.of(stored))
+    difference = first_difference(current, as_plain(experiment))
     if difference is not None:
         key, before, now = difference
         raise SettingsError(
-            f"{folder}: was begun with {key}={before!r}, it cannot go on with {now!r}"
+            f"{folder}: was created with {key}={before!r}; it cannot continue with "
+            f"{now!r}"
         )
 
 
@@ -136,10 +142,10 @@ def tests_folder(folder: Path) -> Path:
     return inner if inner.is_dir() else folder
 
 
-def finish(begun: RunInputs) -> None:
+def finish(inputs: RunInputs) -> None:
     """Mark the run as finished in its manifest."""
-    meta = {**_meta(begun), "finished": True}
-    store.write_manifest(begun.folder, KIND, meta=meta, origin=begun.origin)
+    meta = {**_meta(inputs), "finished": True}
+    store.write_manifest(inputs.folder, KIND, meta=meta, origin=inputs.origin)
 
 
 def finished(folder: Path) -> bool:
@@ -215,8 +221,8 @@ class FinishedRun:
         experiment = Experiment.load(str(folder / SETTINGS))
         methods = [experiment.method, *experiment.beside] if is_finished else []
         # Also those that a comparison has finished.
-        measured = (folder / METHODS).glob(f"*/{MEASURED}")
-        methods += sorted(path.parent.name for path in measured)
+        results = (folder / METHODS).glob(f"*/{_RESULT}")
+        methods += sorted(path.parent.name for path in results)
         if not methods:
             raise DataError(
                 f"{folder}: this run is not finished; {_resume_hint(folder)}"
@@ -265,7 +271,7 @@ class FinishedRun:
         arrays = store.read(place, PREDICTION).arrays
         scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
-            raise CorruptFileError(f"{place}: holds no score for each person")
+            raise CorruptFileError(f"{place}: does not hold one score per person")
         optional = {
             name: np.array(arrays[name])
             for name in ("now", "now_tested", "low", "high")
@@ -277,8 +283,8 @@ class FinishedRun:
 def _resume_hint(folder: Path) -> str:
     parent = folder.resolve().parent
     if _holds_comparison(parent):
-        return f"it is of the comparison in {parent}: go on with that one"
-    return f"go on with: epifalcon run --resume --out {shlex.quote(str(folder))}"
+        return f"it belongs to the comparison in {parent}: resume that one"
+    return f"resume with: epifalcon run --resume --out {shlex.quote(str(folder))}"
 
 
 def _holds_comparison(folder: Path) -> bool:
@@ -294,7 +300,7 @@ CALIBRATED: Final = ("brier", "log_loss", "ece")
 RECALLS: Final = np.arange(5, 101) / 100
 """Recalls at which precision is stored; at lower ones it rests on few people."""
 TRAINING: Final = ("learning_rate", "steps", "at_limit")
-"""Figures of the model selected on validation people; ``at_limit`` is True if it used
+"""Values of the model selected on validation people; ``at_limit`` is True if it used
 all allowed steps. None if unknown or not trained."""
 
 
@@ -328,16 +334,16 @@ class MethodResult:
         """Write the record as ``folder / "measured"``, atomically."""
         meta = {key: value for key, value in vars(self).items() if key not in _ARRAYS}
         arrays = {key: getattr(self, key) for key in _ARRAYS}
-        with store.new_directory(folder / MEASURED, overwrite=True) as scratch:
-            store.write(scratch, MEASURED, arrays, meta=meta, origin=origin)
+        with store.new_directory(folder / _RESULT, overwrite=True) as scratch:
+            store.write(scratch, _RESULT, arrays, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "MethodResult | None":
         """Load the record and verify its checksums; None if there is none."""
-        place = folder / MEASURED
+        place = folder / _RESULT
         if not place.is_dir():
             return None
-        stored = store.read(place, MEASURED)
+        stored = store.read(place, _RESULT)
         values: dict[str, Any] = dict(stored.meta)
         values |= {key: np.array(array) for key, array in stored.arrays.items()}
         try:
@@ -358,7 +364,7 @@ class MethodResult:
         except (CorruptFileError, DataError) as error:
             _log.warning("%s; measured again", error)
             with store.writing(folder):
-                for damaged in (MEASURED, PREDICTION):
+                for damaged in (_RESULT, PREDICTION):
                     shutil.rmtree(folder / damaged, ignore_errors=True)
             return None
         return record
@@ -414,7 +420,7 @@ class FollowUpResult:
     cpu_seconds: float
 
     @property
-    def figures(self) -> dict[str, float | None]:
+    def row_values(self) -> dict[str, float | None]:
         """The values and their CPU time."""
         return {**self.values, "follow_up_cpu_seconds": self.cpu_seconds}
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from epifalcon import store
 from epifalcon.attacks.upload_recorder import UploadRecorder, require_room
+from epifalcon.checks import extra_module
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
@@ -29,7 +29,7 @@ from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import ValidationCheck, Watch
 from epifalcon.federation.preparation import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
-from epifalcon.methods.hbp import begun_by, share_infected
+from epifalcon.methods.hbp import share_infected, with_infected_share
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
 from epifalcon.mobility.traces import Traces
@@ -37,9 +37,6 @@ from epifalcon.models.tensor_files import threads
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Mask, PersonIds, Probabilities
 
-_FIGURES = ("seconds", "steps", "parameters")
-_ARRAYS = ("masked", "masked_risk", "now", "now_tested", "low", "high")
-"""Fields of ``Scores`` that are stored, besides the risk."""
 _NOT_SHOWN = ("spent", "looks", "seconds", STEP_LIMIT)
 
 
@@ -64,18 +61,18 @@ class Evaluation:
     """Risks after isotonic recalibration; None if it was not fitted."""
 
     @classmethod
-    def of(cls, begun: RunInputs, outcome: "Outcome") -> "Evaluation | None":
+    def of(cls, inputs: RunInputs, outcome: "Outcome") -> "Evaluation | None":
         """Compare with the truth, raw and recalibrated; None if nobody is hidden."""
-        if begun.epidemic is None or not len(begun.epidemic.labels.hidden):
+        if inputs.epidemic is None or not len(inputs.epidemic.labels.hidden):
             return None
-        truth = begun.epidemic.labels.hidden.open(f"evaluating {outcome.title}")
+        truth = inputs.epidemic.labels.hidden.open(f"evaluating {outcome.title}")
         risk = outcome.probability[truth.person]
-        recall = begun.prepared.experiment.pathogen.extinction_recall
+        recall = inputs.prepared.experiment.pathogen.extinction_recall
         ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
         why: str | None = "the method masks nobody"
         masked_risk, isotonic = outcome.masked_risk, None
         if outcome.masked is not None and masked_risk is not None:
-            positive = begun.known.status[outcome.masked] == 1
+            positive = inputs.known.status[outcome.masked] == 1
             if (why := why_not(masked_risk, positive)) is None:
                 isotonic = fit_isotonic(masked_risk, positive)(risk)
                 platt = fit_platt(masked_risk, positive)(risk)
@@ -108,7 +105,7 @@ class Outcome:
     """(masked people,) tested people whose results ``masked_risk`` does not use."""
     masked_risk: Probabilities | None = None
     """(masked people,)"""
-    told: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     """``Scores.diagnostics`` of the method."""
 
     @property
@@ -123,33 +120,37 @@ class Outcome:
         title = listed.title
         if self.spent is not None and listed.takes_privacy:
             title = f"{title}, {self.spent['mode']}"
-        if self.told.get("macro_cases") == "all":
+        if self.diagnostics.get("macro_cases") == "all":
             marks.append("ALL CASES")
-        if self.told.get("selected_on") == "test":
+        if self.diagnostics.get("selected_on") == "test":
             marks.append("selected on test people")
         return f"{title} ({', '.join(marks)})" if marks else title
 
     @property
     def spent(self) -> dict[str, Any] | None:
-        """``spent_figures`` of all releases; None if nothing is protected."""
-        return self.told.get("spent")
+        """``privacy_spent`` of all releases; None if nothing is protected."""
+        return self.diagnostics.get("spent")
 
     @property
-    def looks(self) -> list[ValidationCheck]:
+    def checks(self) -> list[ValidationCheck]:
         """Checks on validation people; empty if not trained in rounds."""
-        return [ValidationCheck(**values) for values in self.told.get("looks", ())]
+        return [
+            ValidationCheck(**values) for values in self.diagnostics.get("looks", ())
+        ]
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
+        """Return the values for JSON."""
         plain: dict[str, Any] = {
             "method": self.method,
             "metrics": None if self.metrics is None else self.metrics.as_plain(),
             "seconds": self.seconds,
         }
         if not entry(self.method).trains_in_rounds:
-            return plain | ({"told": self.told} if self.told else {})
+            return plain | ({"told": self.diagnostics} if self.diagnostics else {})
         shown = {
-            key: value for key, value in self.told.items() if key not in _NOT_SHOWN
+            key: value
+            for key, value in self.diagnostics.items()
+            if key not in _NOT_SHOWN
         }
         return plain | shown | (self.spent or {})
 
@@ -164,42 +165,42 @@ class TrainingOptions:
     """True to write a log for TensorBoard."""
 
 
-def run_method(begun: RunInputs, method: str, listeners: TrainingOptions) -> Outcome:
+def run_method(inputs: RunInputs, method: str, options: TrainingOptions) -> Outcome:
     """Fit ``method`` in the run's folder and evaluate it.
 
     A finished fit is loaded, an interrupted one resumed, with as many threads as the
     run was started with.
     """
-    folder = begun.method_folder(method)
+    folder = inputs.method_folder(method)
     with store.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
-    with threads(begun.threads or torch.get_num_threads()):
-        scores, seconds = _fit(begun, method, folder, listeners)
+    with threads(inputs.threads or torch.get_num_threads()):
+        scores, seconds = _fit(inputs, method, folder, options)
     outcome = Outcome(
         method=method,
         probability=scores.risk,
         seconds=seconds,
         masked=scores.masked,
         masked_risk=scores.masked_risk,
-        told=scores.diagnostics,
+        diagnostics=scores.diagnostics,
     )
-    return replace(outcome, evaluation=Evaluation.of(begun, outcome))
+    return replace(outcome, evaluation=Evaluation.of(inputs, outcome))
 
 
-def run_guest(
-    begun: RunInputs, method: str, listeners: TrainingOptions
+def run_other(
+    inputs: RunInputs, method: str, options: TrainingOptions
 ) -> Outcome | MethodFailure:
     """Run an additional method; return its failure instead of raising it.
 
     Errors that concern all methods (a full disk, an interruption) are raised. In a
     finished run, a stored failure is returned; otherwise the method runs again.
     """
-    place = begun.method_folder(method)
-    if finished(begun.folder) and (failure := MethodFailure.load(place)) is not None:
+    place = inputs.method_folder(method)
+    if finished(inputs.folder) and (failure := MethodFailure.load(place)) is not None:
         return failure
     try:
-        outcome = run_method(begun, method, listeners)
+        outcome = run_method(inputs, method, options)
     except (WriteError, StoppedError, CorruptFileError):
         raise
     except Exception as error:
@@ -210,13 +211,13 @@ def run_guest(
     return outcome
 
 
-def require_possible(begun: RunInputs) -> None:
+def require_possible(inputs: RunInputs) -> None:
     """Raise early if a method cannot run with these tests and settings."""
-    experiment = begun.prepared.experiment
+    experiment = inputs.prepared.experiment
     for method in (experiment.method, *experiment.beside):
-        context = context_of(begun, method)
-        estimator, traces = _estimator(begun, method), traces_of(begun, method)
-        estimator.require_possible(traces, begun.tests, context)
+        context = context_of(inputs, method)
+        estimator, traces = _estimator(inputs, method), traces_of(inputs, method)
+        estimator.require_possible(traces, inputs.tests, context)
         if entry(method).trains_in_rounds:
             require_room(experiment.prediction_of(method), traces)
 
@@ -227,47 +228,38 @@ def _estimator(run: RunInputs, name: str) -> Method:
 
 
 def _fit(
-    run: RunInputs, name: str, folder: Path, listeners: TrainingOptions
+    run: RunInputs, name: str, folder: Path, options: TrainingOptions
 ) -> tuple[Scores, float]:
     """Fit and store a method, or load it; return its scores and seconds of the fit."""
     place, method = folder / PREDICTION, _estimator(run, name)
     own_record = entry(name).trains_in_rounds
     if own_record or not place.is_dir():
-        log = folder / "log" if listeners.log and own_record else None
+        log = folder / "log" if options.log and own_record else None
         with training_log(log) as watch:
-            context = context_of(run, name, listeners, watch)
+            context = context_of(run, name, options, watch)
             method.fit(traces_of(run, name), run.tests, context)
     if own_record:
         return method.scores, method.scores.diagnostics["seconds"]
     if not place.is_dir():
-        values = {name: getattr(method.scores, name) for name in _ARRAYS}
-        arrays = {name: array for name, array in values.items() if array is not None}
-        arrays["probability"] = method.scores.risk
-        meta = {name: getattr(method.scores, name) for name in _FIGURES}
-        meta["told"] = method.scores.diagnostics
         with store.new_directory(place) as scratch:
             method.save_state(scratch, run.origin)
-            store.write(scratch, PREDICTION, arrays, meta=meta, origin=run.origin)
+            method.scores.save(scratch, run.origin)
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
     require_same(place, run.origin, exact=False)
-    record = store.read(place, PREDICTION)
-    arrays = {name: np.array(array) for name, array in record.arrays.items()}
-    arrays["risk"] = np.array(record.arrays["probability"])
-    del arrays["probability"]
-    scores = Scores(**arrays, diagnostics=record.meta["told"])
-    return scores, record.meta["seconds"]
+    scores = Scores.load(place)
+    return scores, scores.seconds
 
 
-def traces_of(begun: RunInputs, name: str) -> Traces:
+def traces_of(inputs: RunInputs, name: str) -> Traces:
     """Return the traces for ``name``: the reported ones, except for the oracle."""
     true = method_class(name).sees_true_traces
-    return begun.prepared.traces if true else begun.reported
+    return inputs.prepared.traces if true else inputs.reported
 
 
 def context_of(
-    begun: RunInputs,
+    inputs: RunInputs,
     name: str,
-    listeners: TrainingOptions | None = None,
+    options: TrainingOptions | None = None,
     watch: Watch | None = None,
 ) -> Context:
     """Return the inputs of ``name`` besides traces and tests.
@@ -275,24 +267,26 @@ def context_of(
     Only a ceiling gets the ground truth; two settings that reproduce the authors'
     program, ``macro_cases="all"`` and ``selected_on="test"``, get a part of it.
     """
-    experiment, epidemic = begun.prepared.experiment, begun.epidemic
-    listed, listeners = entry(name), listeners or TrainingOptions()
+    experiment, epidemic = inputs.prepared.experiment, inputs.epidemic
+    listed, options = entry(name), options or TrainingOptions()
     if listed.is_ceiling and epidemic is None:
         raise SettingsError(
-            f"{name} needs a simulated outbreak: of these people only the tests are "
+            f"{name} needs a simulated outbreak: only the tests of these people are "
             "known"
         )
     rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
-    if dropped := begun.dropped_slots:
+    if dropped := inputs.dropped_slots:
         # Seeds are all people infected by then, estimated from all tests.
-        rule = begun_by(rule, share_infected(rule, pathogen, begun.known, dropped))
+        rule = with_infected_share(
+            rule, share_infected(rule, pathogen, inputs.known, dropped)
+        )
     context = Context(
         pathogen=pathogen,
         rule=rule,
         test_errors=experiment.labels.test_errors,
-        progress=listeners.progress,
-        folder=begun.method_folder(name),
-        checkpoint_seconds=listeners.checkpoint_seconds,
+        progress=options.progress,
+        folder=inputs.method_folder(name),
+        checkpoint_seconds=options.checkpoint_seconds,
     )
     if listed.is_ceiling and epidemic is not None:
         true = method_class(name).sees_true_traces
@@ -303,8 +297,8 @@ def context_of(
     settings, cases, selection = experiment.prediction_of(name), None, None
     if settings.macro_cases == "all" and epidemic is not None:
         measure = settings.region.cases.measure
-        true_cases = all_cases(epidemic.outbreak, begun.prepared.traces, measure)
-        cases = true_cases.by_region_and_day[:, -begun.reported.clock.days :]
+        true_cases = all_cases(epidemic.outbreak, inputs.prepared.traces, measure)
+        cases = true_cases.by_region_and_day[:, -inputs.reported.clock.days :]
     if settings.stopping.selected_on == "test" and epidemic is not None:
         truth = epidemic.labels.hidden.open("choosing the round on test people")
         selection = Selection(truth.person, truth.infected)
@@ -323,13 +317,9 @@ def training_log(folder: Path | None) -> Iterator[Watch | None]:
     if folder is None:
         yield None
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SettingsError(
-            "--tensorboard needs the package tensorboard: "
-            "pip install 'epifalcon[tensorboard]'"
-        ) from None
+    extra_module("tensorboard", "tensorboard", "--tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     writers: list[SummaryWriter] = []
 
     def write(check: ValidationCheck) -> None:

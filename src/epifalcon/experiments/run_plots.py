@@ -1,4 +1,4 @@
-"""The plots of a run, each as PNG and SVG with its numbers as CSV beside it."""
+"""The plots of a run, each as PNG and SVG, and its numbers as CSV."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,17 +25,17 @@ from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
 from epifalcon.reports.tables import write_csv
 from epifalcon.types import Floats, RegionIds
 
-_DRAWN_STATES = (
+_PLOTTED_STATES = (
     *("exposed", "infectious, no symptoms", "infectious, symptoms", "recovered"),
 )
-_DRAWN_CURVES = (
+_PLOTTED_CURVES = (
     *("radius_of_gyration", "distinct", "zipf", "entropy", "jumps", "stays"),
     *("occupancy", "at_home"),
 )
 _GROUPS, _LEAST_IN_GROUP = 10, 30
-"""Most groups of a reliability diagram, and fewest people of a group."""
+"""Maximum number of groups of a reliability diagram; minimum people per group."""
 _LEAST_CALLED = 10
-"""People from whom on a precision is drawn: that of one or two says nothing."""
+"""Minimum number of people for which precision is plotted."""
 _EMPTY = "#8b969f"
 _PRIOR_PEOPLE = 20
 
@@ -62,11 +62,11 @@ def write_epidemic_curve(
     new_cases = np.stack([one.new_cases_by_day() for one in outbreaks])
     days, people = counts.shape[1], counts[0, 0].sum()
     spared = float(np.median(counts[:, -1, 0]))
-    drawn = {
-        name: counts[:, :, state] for state, name in enumerate(_DRAWN_STATES, start=1)
+    by_state = {
+        name: counts[:, :, state] for state, name in enumerate(_PLOTTED_STATES, start=1)
     }
     title += f": {1 - spared / people:.1%} infected by day {days}"
-    figure = epidemic_curve(drawn, new_cases, title)
+    figure = epidemic_curve(by_state, new_cases, title)
     rows = [
         [day + 1, *np.median(counts[:, day], axis=0), np.median(new_cases[:, day])]
         for day in range(days)
@@ -75,8 +75,8 @@ def write_epidemic_curve(
     return Picture(
         save(folder, "epidemic-curve", figure, columns, rows),
         "People in each state at the end of each day, and new infections below, "
-        "without the people with whom the outbreak began. Susceptible people "
-        f"({spared:,.0f} of {people:,} at the end) are in the CSV only.",
+        "without those initially infected. Susceptible people "
+        f"({spared:,.0f} of {people:,} at the end) are only in the CSV file.",
     )
 
 
@@ -90,7 +90,7 @@ def write_precision_recall(
     for place, (one, style) in enumerate(zip(evaluations, line_styles(), strict=False)):
         ranked = one.ranked["raw"]
         enough = ranked.called >= min(_LEAST_CALLED, int(ranked.people))
-        # The first is the run's own and lies in front.
+        # The first is the run's own method and is drawn in front.
         label = f"{one.metrics.auc or 0:.3f}  {one.title}"
         style |= {"label": label, "zorder": 3 - place / 10, "drawstyle": "steps-pre"}
         lines.append(Line(ranked.recall[enough], ranked.precision[enough], style))
@@ -110,8 +110,8 @@ def write_precision_recall(
     return Picture(
         save(folder, "precision-recall", figure, columns, rows),
         "Precision against recall on hidden people; higher is better. The dotted line "
-        "is the recall that would end the epidemic; the precision there is DEP: "
-        f"{reached}. The grey line is chance.",
+        "is the recall that would end the epidemic; the precision there is the disease "
+        f"extinction precision (DEP): {reached}. The grey line is chance.",
     )
 
 
@@ -119,13 +119,13 @@ def write_reliability(
     folder: Path, evaluations: Sequence[Evaluation]
 ) -> Picture | None:
     """Draw infected share against risk; None if no method predicts probabilities."""
-    drawn = [one for one in evaluations if one.metrics.mean_risk is not None]
+    shown = [one for one in evaluations if one.metrics.mean_risk is not None]
     sums = {
         one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
-        for one in drawn
+        for one in shown
     }
     figure = study_plots.reliability(
-        [Diagram(one.title, sums[one.method], one.left_raw) for one in drawn]
+        [Diagram(one.title, sums[one.method], one.left_raw) for one in shown]
     )
     if figure is None:
         return None
@@ -133,11 +133,11 @@ def write_reliability(
     rows = [
         [method, scaling, risk / people, infected / people, int(people)]
         for method, by_scaling in sums.items()
-        for scaling, found in by_scaling.items()
-        for risk, infected, people in found.T
+        for scaling, group_sums in by_scaling.items()
+        for risk, infected, people in group_sums.T
         if people
     ]
-    listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in drawn)
+    listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in shown)
     return Picture(
         save(folder, "reliability", figure, columns, rows),
         "Infected share of hidden people against predicted risk: on the diagonal, 20 "
@@ -159,22 +159,22 @@ def _group_sums(ranked: RankingCurve) -> Floats:
 
 def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
     """Draw loss and validation AUC by round; None if nothing was trained in rounds."""
-    trained = [one for one in outcomes if one.looks]
+    trained = [one for one in outcomes if one.checks]
     if not trained:
         return None
     figure = Figure(figsize=(9, 3.9), layout="constrained")
     loss, auc = (style_axes(axes) for axes in figure.subplots(1, 2))
     rows: list[list[Any]] = []
     for one, line in zip(trained, line_styles(), strict=False):
-        rounds = [look.round for look in one.looks]
-        loss.plot(rounds, [look.loss for look in one.looks], label=one.title, **line)
-        auc.plot(rounds, [look.auc for look in one.looks], **line)
-        chosen = one.told["best_round"]
-        best = next(look for look in one.looks if look.round == chosen)
+        rounds = [check.round for check in one.checks]
+        loss.plot(rounds, [check.loss for check in one.checks], label=one.title, **line)
+        auc.plot(rounds, [check.auc for check in one.checks], **line)
+        chosen = one.diagnostics["best_round"]
+        best = next(check for check in one.checks if check.round == chosen)
         auc.plot(best.round, best.auc, "o", color=line["color"])
-        for look in one.looks:
-            epsilon = look.epsilon if np.isfinite(look.epsilon) else None
-            rows.append([one.method, look.round, look.loss, look.auc, epsilon])
+        for check in one.checks:
+            epsilon = check.epsilon if np.isfinite(check.epsilon) else None
+            rows.append([one.method, check.round, check.loss, check.auc, epsilon])
     auc.axhline(0.5, color=plot_style.INK, linewidth=0.8, alpha=0.5)
     loss.set(xlabel="round", ylabel="loss")
     auc.set(xlabel="round", ylabel="AUC")
@@ -183,15 +183,15 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
     loss.legend(frameon=False)
     columns = ["method", "round", "loss", "validation_auc", "epsilon"]
     best_rounds = "; ".join(
-        f"{one.title}: round {one.told['best_round']} with AUC "
-        f"{one.told['validation_auc']:.3f}"
+        f"{one.title}: round {one.diagnostics['best_round']} with AUC "
+        f"{one.diagnostics['validation_auc']:.3f}"
         for one in trained
     )
     return Picture(
         save(folder, "training", figure, columns, rows),
-        "Loss on tested people and AUC on validation people, who were tested but held "
-        "back; if the round was selected on test people, on these. The dot is the "
-        f"selected round. {best_rounds}. The AUC of few people is uncertain.",
+        "Loss on tested people, and AUC on validation people, who were tested but held "
+        "back, or on test people if these selected the round. The dot is the selected "
+        f"round. {best_rounds}. The AUC of few people is uncertain.",
         wide=True,
     )
 
@@ -215,15 +215,15 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     """Draw regions by predicted and true risk; None if they have no coordinates."""
     if not traces.regions.placed:
         return None
-    home, found = home_regions(traces), outcome.evaluation
+    home, evaluation = home_regions(traces), outcome.evaluation
     title = f"Predicted: {outcome.title}"
     rates = {title: outcome.probability}
-    if found is not None:
-        home = home[found.person]
-        rates = {title: found.risk}
-        if found.isotonic is not None:
-            rates = {f"{title}, recalibrated": found.isotonic}
-        rates["True"] = found.infected.astype(float)
+    if evaluation is not None:
+        home = home[evaluation.person]
+        rates = {title: evaluation.risk}
+        if evaluation.isotonic is not None:
+            rates = {f"{title}, recalibrated": evaluation.isotonic}
+        rates["True"] = evaluation.infected.astype(float)
     people = _residents(home, len(traces.regions))
     lived_in = people > 0
     if not lived_in.any():
@@ -234,8 +234,8 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     }
     shown = {name: shrunk_rate(one, people) for name, one in total.items()}
     columns, values = ["predicted"], [*shown.values()]
-    if found is not None:
-        # Not of real people: a region's mean is the risk of the only one living there.
+    if evaluation is not None:
+        # Not for real people: the mean of a single resident is that person's risk.
         columns = ["predicted", "true", "predicted_mean", "true_mean"]
         values += [one / np.maximum(people, 1) for one in total.values()]
     rows = [
@@ -253,7 +253,7 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     path = save(folder, "risk-map", figure, columns, rows)
     what = "Mean predicted risk of the people who spend the night in a region"
     agreement = ""
-    if found is not None:
+    if evaluation is not None:
         what = (
             "Hidden people by the region where they spend the night: mean predicted "
             "risk, and the share truly infected, on one scale"
@@ -263,9 +263,10 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     empty = "striped" if traces.regions.outline_km is not None else "a small cross"
     return Picture(
         path,
-        f"{what}. Each region's mean is shrunk to the city's, as if {_PRIOR_PEOPLE} "
-        f"average people lived there too; a region without any is {empty}.{agreement}",
-        wide=found is not None,
+        f"{what}. Each region's mean is shrunk to the mean of the city, as if "
+        f"{_PRIOR_PEOPLE} more people of mean risk lived there; a region without "
+        f"residents is {empty}.{agreement}",
+        wide=evaluation is not None,
     )
 
 
@@ -281,27 +282,27 @@ def _correlation(both: Sequence[Floats], weight: Floats) -> str:
 
 
 def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> Picture:
-    """Draw the curves of a city's mobility."""
+    """Draw the mobility curves of a city."""
     rows = []
-    for name in _DRAWN_CURVES:
+    for name in _PLOTTED_CURVES:
         line = statistics.curve(name)
         points = zip(line.x.tolist(), line.y.tolist(), strict=True)
         rows += [[name, line.x_label, x, line.y_label, y] for x, y in points]
     columns = ["curve", "x_is", "x", "y_is", "y"]
     inside = sum(bool(item.holds) for item in statistics.statistics)
     return Picture(
-        save(folder, "mobility", mobility_figure(statistics, title), columns, rows),
-        f"Curves of mobility; {inside} of {len(statistics.statistics)} statistics are "
-        "in their band.",
+        save(folder, "mobility", mobility_plot(statistics, title), columns, rows),
+        f"Mobility curves; {inside} of {len(statistics.statistics)} statistics are in "
+        "their plausible band.",
         wide=True,
     )
 
 
-def mobility_figure(statistics: MobilityStatistics, title: str) -> Figure:
+def mobility_plot(statistics: MobilityStatistics, title: str) -> Figure:
     """Draw what ``write_mobility`` writes."""
     figure = Figure(figsize=(12, 6), layout="constrained")
     figure.suptitle(title, **plot_style.FIGURE_TITLE)
-    for axes, name in zip(figure.subplots(2, 4).ravel(), _DRAWN_CURVES, strict=True):
+    for axes, name in zip(figure.subplots(2, 4).ravel(), _PLOTTED_CURVES, strict=True):
         line = statistics.curve(name)
         style_axes(axes).plot(line.x, line.y, color=plot_style.GREEN, lw=2)
         axes.set_xlabel(line.x_label, fontsize=plot_style.SMALL)
@@ -318,7 +319,7 @@ def mobility_figure(statistics: MobilityStatistics, title: str) -> Figure:
 def shrunk_rate(total: Floats, people: Floats) -> Floats:
     """Return ``total`` per person of each region (regions,), shrunk to the city's mean.
 
-    Otherwise a map would show little but regions of two residents.
+    Without this, a map would mainly show regions with few residents.
     """
     mean = total.sum() / max(people.sum(), 1)
     return np.asarray((total + _PRIOR_PEOPLE * mean) / (people + _PRIOR_PEOPLE))
@@ -336,9 +337,11 @@ def risk_maps(
     ends = np.quantile(shown, [0.01, 0.99]) if shown.size else np.zeros(2)
     norm = Normalize(float(ends[0]), float(max(ends[1], ends[0] + 1e-3)))
     for axes, (title, rate) in zip(panels, rates.items(), strict=True):
-        drawn = _draw(axes, title, regions, rate, people, norm)
+        collection = _draw(axes, title, regions, rate, people, norm)
     panels[0].set_ylabel("km")
-    bar = figure.colorbar(drawn, ax=list(panels), shrink=0.75, extend="both", pad=0.02)
+    bar = figure.colorbar(
+        collection, ax=list(panels), shrink=0.75, extend="both", pad=0.02
+    )
     bar.set_label(label)
     bar.ax.yaxis.set_major_formatter(plot_style.PERCENT)
     bar.outline.set_visible(False)
@@ -353,7 +356,7 @@ def _draw(
     people: Floats,
     norm: Normalize,
 ) -> PolyCollection:
-    """Draw one map; return what holds the colours."""
+    """Draw one map; return the coloured collection, for the colour bar."""
     style_axes(axes).set_title(title, **TITLE)
     axes.set_aspect("equal")
     axes.set_xlabel("km")

@@ -1,6 +1,6 @@
 """The report of a run: summary, settings, plots, tables and one HTML page.
 
-The page starts with what was run and what came out in plain sentences, and says what
+The page starts with sentences on what was run and the main findings, and states what
 is missing and why.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import concerns
+from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explanation import Explanation, explain_person
@@ -35,8 +35,8 @@ from epifalcon.reports.tables import Table, write_csv
 from epifalcon.settings import json_text
 
 _PROGRAM = (
-    "Clip and noise are, at least in part, those of the authors' program: nothing "
-    "bounds what uploads reveal about a person, and no epsilon exists."
+    "Clipping and noise follow, at least in part, the authors' program: what uploads "
+    "reveal about a person is not bounded, and no epsilon exists."
 )
 _GLOSSARY = (
     *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
@@ -46,113 +46,115 @@ _GLOSSARY = (
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What ``keep_results`` wrote, as a terminal shows it."""
+    """Results written by ``write_results``, for a terminal."""
 
-    figures: dict[str, Any]
+    values: dict[str, Any]
     tables: Sequence[Table]
     """Fewer than the report has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResults:
-    """Everything that the page of a run is made from."""
+    """Content of the page of a run."""
 
-    begun: RunInputs
+    inputs: RunInputs
     outcomes: Sequence[Outcome]
     evaluations: Sequence[Evaluation]
-    """How each method does on hidden people; empty if nobody is hidden."""
+    """Evaluation of each method on hidden people; empty if nobody is hidden."""
     pictures: Mapping[str, Picture]
     """By the stem of their files."""
     summary: Mapping[str, Any]
     explained: Explanation | None
-    """Of one person, if a method can explain risks and nobody is real."""
+    """Explanation for one person, if a method explains risks and people are
+    simulated."""
     failed: Mapping[str, str]
-    """Methods beside the run's own that ended with an error, and the error."""
+    """Error messages of additional methods that failed, by method."""
 
-    def drawn(self, *names: str) -> list[Part]:
+    def plots(self, *names: str) -> list[Part]:
         """Return those of the named plots that exist."""
         return [self.pictures[name] for name in names if name in self.pictures]
 
 
-def keep_results(
-    begun: RunInputs,
+def write_results(
+    inputs: RunInputs,
     outcomes: Sequence[Outcome],
     progress: Progress = silent,
     failed: Mapping[str, str] | None = None,
 ) -> RunSummary:
     """Write every plot and table of a finished run, and ``report.html``.
 
-    ``failed`` are methods beside the run's own that have no outcome, and why. A run
-    that is finished already is only read, with what was spent on privacy since.
+    ``failed`` are error messages of additional methods without outcome. A finished run
+    is only read, with the privacy spent since then.
     """
-    if finished(begun.folder):
+    if finished(inputs.folder):
         summary = json.loads(
-            (begun.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
+            (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
         if entry(outcomes[0].method).trains_in_rounds:
             summary |= outcomes[0].spent or {}
         return RunSummary(summary, _terminal_tables(outcomes))
-    with store.writing(begun.folder):
-        statistics = measure(begun.prepared.traces, progress)
-        summary = run_tables.run_figures(begun, outcomes)
-        summary["statistics"] = [asdict(one) for one in statistics.statistics]
+    with store.writing(inputs.folder):
+        statistics = measure(inputs.prepared.traces, progress)
+        summary = run_tables.run_summary(inputs, outcomes)
+        summary["statistics"] = [asdict(item) for item in statistics.statistics]
         if failed:
             summary["failed"] = dict(failed)
-        write_summary(begun.folder, begun.prepared.experiment, summary)
-        found = (one.evaluation for one in outcomes)
-        evaluations = [one for one in found if one is not None]
-        folder, name = begun.folder / "figures", begun.prepared.name
+        write_summary(inputs.folder, inputs.prepared.experiment, summary)
+        evaluations = [
+            outcome.evaluation for outcome in outcomes if outcome.evaluation is not None
+        ]
+        folder, name = inputs.folder / "figures", inputs.prepared.name
         folder.mkdir(parents=True, exist_ok=True)
-        traces = begun.prepared.traces
-        drawn = [
+        traces = inputs.prepared.traces
+        plots = [
             run_plots.write_precision_recall(folder, evaluations),
             run_plots.write_reliability(folder, evaluations),
             run_plots.write_risk_map(folder, traces, outcomes[0]),
             run_plots.write_training(folder, outcomes),
             run_plots.write_mobility(folder, statistics, name),
         ]
-        if begun.epidemic is not None:
-            outbreak = begun.epidemic.outbreak
-            drawn.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
-        if (explained := _explained(begun, outcomes)) is not None:
-            drawn.append(explanation.write_plot(folder, explained))
+        if inputs.epidemic is not None:
+            outbreak = inputs.epidemic.outbreak
+            plots.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
+        if (explained := _explained(inputs, outcomes)) is not None:
+            plots.append(explanation.write_plot(folder, explained))
         results = RunResults(
-            begun=begun,
+            inputs=inputs,
             outcomes=outcomes,
             evaluations=evaluations,
-            pictures={one.path.stem: one for one in drawn if one is not None},
+            pictures={plot.path.stem: plot for plot in plots if plot is not None},
             explained=explained,
             summary=summary,
             failed=failed or {},
         )
-        _write_tables(begun.folder / run_folder.TABLES, results)
-        store.replace_text(begun.folder / "report.html", run_page(results).to_html())
-        run_folder.finish(begun)
+        _write_tables(inputs.folder / run_folder.TABLES, results)
+        store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
+        run_folder.finish(inputs)
     return RunSummary(summary, _terminal_tables(outcomes))
 
 
 def write_summary(
     folder: Path, experiment: Experiment, summary: dict[str, Any]
 ) -> None:
-    """Write ``summary.json`` and ``settings.toml``, which runs it again."""
+    """Write ``summary.json`` and ``settings.toml``, from which it can be repeated."""
     store.replace_text(folder / run_folder.SUMMARY, json_text(summary, indent=2) + "\n")
     store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
 
-def nobody_real(begun: RunInputs) -> bool:
-    """Return True if both the people's traces and their disease are simulated.
+def nobody_real(inputs: RunInputs) -> bool:
+    """Return True if both traces and outbreak are simulated.
 
-    Only then may a report show where one of them was, and when. An imported city has
-    no settings of an outbreak.
+    Only then may a report show where a person was, and when. An imported city has no
+    outbreak settings.
     """
-    settings = begun.prepared.city_origin.settings
-    return begun.epidemic is not None and "outbreak" in settings
+    settings = inputs.prepared.city_origin.settings
+    return inputs.epidemic is not None and "outbreak" in settings
 
 
 def run_page(results: RunResults) -> Page:
     """Return the whole report of a run."""
-    begun = results.begun
-    prepared = begun.prepared
+    inputs = results.inputs
+    prepared = inputs.prepared
     city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
     table = run_tables.forecast_table(results.outcomes)
     forecast = [table] if table.rows else []
@@ -167,30 +169,30 @@ def run_page(results: RunResults) -> Page:
             Section("Results", _results(results)),
             Section("Where and when", _where(results)),
             Section("One risk explained", _explanation(results)),
-            Section("Training", [*results.drawn("training"), *forecast]),
+            Section("Training", [*results.plots("training"), *forecast]),
             Section("Privacy card", _privacy(results)),
             Section("The city", _city(results)),
         ],
         settings_toml=prepared.experiment.to_toml(),
         made_by=f"epifalcon run {city}--preset settings.toml "
-        f"--seed {begun.seed} --out again",
-        closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
-        "and SVG, its data as CSV), tables/ (CSV), summary.json (every number), "
+        f"--seed {inputs.seed} --out again",
+        closing="This page is self-contained. In the same folder: figures/ (each plot "
+        "as PNG and SVG, its data as CSV), tables/ (CSV), summary.json (all numbers), "
         "settings.toml.",
     )
 
 
-def _explained(begun: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
+def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
     """Explain the highest risk of somebody not tested; None if people are real."""
-    if (outcome := _explaining(outcomes)) is None or not nobody_real(begun):
+    if (outcome := _explaining(outcomes)) is None or not nobody_real(inputs):
         return None
-    place = begun.method_folder(outcome.method) / run_folder.PREDICTION
+    place = inputs.method_folder(outcome.method) / run_folder.PREDICTION
     if not (place / run_folder.FIELD_FOLDER).is_dir():
         return None
-    known = begun.tests
+    known = inputs.tests
     eligible = ~known.tested | known.tested.all()
     risk = np.where(eligible, outcome.probability, -1)
-    return explain_person(place, begun.reported, known, int(np.argmax(risk)))
+    return explain_person(place, inputs.reported, known, int(np.argmax(risk)))
 
 
 def _explaining(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -199,17 +201,17 @@ def _explaining(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def _write_tables(folder: Path, results: RunResults) -> None:
-    """Write the tables of the report as CSV; that of methods with every digit."""
+    """Write the tables of the report as CSV; the table of methods with all digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain = [one.as_plain() for one in results.outcomes]
-    names = sorted({name for one in plain for name in one["metrics"] or {}})
+    plain = [outcome.as_plain() for outcome in results.outcomes]
+    names = sorted({name for values in plain for name in values["metrics"] or {}})
     cells = [
         [
-            *(one.method, one.title, one.seconds),
-            figures.get("epsilon", {}).get("person"),
-            *((figures["metrics"] or {}).get(name) for name in names),
+            *(outcome.method, outcome.title, outcome.seconds),
+            values.get("epsilon", {}).get("person"),
+            *((values["metrics"] or {}).get(name) for name in names),
         ]
-        for one, figures in zip(results.outcomes, plain, strict=True)
+        for outcome, values in zip(results.outcomes, plain, strict=True)
     ]
     columns = ["method", "title", "seconds", "epsilon_person", *names]
     write_csv(folder / "methods.csv", columns, cells)
@@ -233,7 +235,7 @@ def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def _headline(results: RunResults) -> list[tuple[str, str]]:
-    traces, summary = results.begun.prepared.traces, results.summary
+    traces, summary = results.inputs.prepared.traces, results.summary
     cards = [
         (f"{traces.people:,}", "people"),
         (f"{len(traces.regions):,}", "regions"),
@@ -243,91 +245,94 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
     if "outbreak" in summary:
         share = summary["outbreak"]["infected_share"][0]
         cards.append((f"{share:.1%}", "infected by the end"))
-    auc, who = summary.get("validation_auc"), "AUC on validation people"
+    area = "AUC (area under the ROC curve)"
+    auc, who = summary.get("validation_auc"), f"{area} on validation people"
     if summary["metrics"] is not None:
-        auc, who = summary["metrics"]["auc"], "AUC on hidden people"
+        auc, who = summary["metrics"]["auc"], f"{area} on hidden people"
         if summary.get("selected_on") == "test":
-            who += ", who also chose the round"
+            who += ", also used to select the round"
         if summary.get("macro_cases") == "all":
-            who += ", whose cases were seen"
+            who += ", whose cases were used"
     if auc is not None or summary["metrics"] is not None:
         cards.append((formats.number(auc), who))
     if (epsilon := summary["epsilon"]["person"]) is not None:
-        cards.append((formats.epsilon(epsilon), "epsilon of a person"))
+        cards.append((formats.epsilon(epsilon), "epsilon per person"))
     return cards
 
 
 def _what(results: RunResults) -> list[Part]:
-    begun, prepared = results.begun, results.begun.prepared
-    traces, known = prepared.traces, begun.known
+    inputs, prepared = results.inputs, results.inputs.prepared
+    traces, known = prepared.traces, inputs.known
     city, preset = "A synthetic city", f" Preset {prepared.name}."
     if prepared.city_folder is not None:
         city, preset = f"The city of {prepared.city_folder}", ""
     city += (
         f": {traces.people:,} people, {len(traces.regions):,} regions, "
         f"{traces.clock.days} days in slots of {traces.clock.slot_hours:g} hours."
-        f"{preset} Seed {begun.seed}."
+        f"{preset} Seed {inputs.seed}."
     )
-    if begun.reported.observed_share < traces.observed_share:
+    if inputs.reported.observed_share < traces.observed_share:
         city += (
-            f" Methods see {begun.reported.observed_share:.0%} of people's time; the "
-            "disease spreads along all of it."
+            f" Methods see {inputs.reported.observed_share:.0%} of people's time; the "
+            "outbreak was simulated on all of it."
         )
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
     tests = (
         f"{tested:,} people ({tested / max(traces.people, 1):.0%}) were tested, "
-        f"{positive:,} of them positive. Methods know these results and where people "
-        "have been; what else they know is in the table."
+        f"{positive:,} of them positive. Methods use these results and the traces; "
+        "the table lists further inputs."
     )
-    said, privacy = [city, _disease(results), tests], prepared.experiment.privacy
+    sentences, privacy = [city, _disease(results), tests], prepared.experiment.privacy
     if privacy.mode != "off" and not privacy.is_published:
-        said.append(_PROGRAM)
-    shown: list[Part] = [Text(said)]
-    if warnings := concerns(known, begun.reported):
+        sentences.append(_PROGRAM)
+    shown: list[Part] = [Text(sentences)]
+    if warnings := data_warnings(known, inputs.reported):
         shown.append(Text(warnings, "note"))
     rows = []
-    for one in results.outcomes:
-        rounds = "-"
-        if one.looks:
-            rounds = f"{one.told['rounds']:,}, the best {one.told['best_round']:,}"
-        rows.append([one.title, entry(one.method).summary, _also_knows(one), rounds])
+    for outcome in results.outcomes:
+        listed, rounds = entry(outcome.method), "-"
+        if outcome.checks:
+            last, best = (outcome.diagnostics[key] for key in ("rounds", "best_round"))
+            rounds = f"{last:,}, the best {best:,}"
+        rows.append([outcome.title, listed.summary, _further_inputs(outcome), rounds])
     for method, why in results.failed.items():
         listed = entry(method)
         rows.append([listed.title, listed.summary, "-", f"failed: {why}"])
-    columns = ["method", "what it does", "also knows", "rounds of training"]
+    columns = ["method", "what it does", "further inputs", "training rounds"]
     return [*shown, Table("Methods", columns, rows)]
 
 
-def _also_knows(one: Outcome) -> str:
-    """Say what a method knows besides tests and traces."""
-    listed, known = entry(one.method), []
+def _further_inputs(outcome: Outcome) -> str:
+    """Return the inputs of a method besides tests and traces."""
+    listed, known = entry(outcome.method), []
     if listed.uses_pathogen:
         known.append("the disease's rates")
     if listed.is_own:
         known.append("the disease's rates, if it reads them")
     if listed.is_ceiling:
-        known.append("something of the truth, as a ceiling")
-    if one.told.get("macro_cases") == "all":
-        known.append("everybody's cases, which hold the answers")
-    if one.told.get("selected_on") == "test":
-        known.append("its round was chosen on the people it is evaluated on")
+        known.append("part of the ground truth: a ceiling, not a method")
+    if outcome.diagnostics.get("macro_cases") == "all":
+        known.append("the cases of all people, including hidden ones")
+    if outcome.diagnostics.get("selected_on") == "test":
+        known.append("its round was selected on the people it is evaluated on")
     return "; ".join(known) or "-"
 
 
 def _disease(results: RunResults) -> str:
-    begun, pathogen = results.begun, results.begun.prepared.experiment.pathogen
-    if begun.epidemic is None:
+    inputs, pathogen = results.inputs, results.inputs.prepared.experiment.pathogen
+    if inputs.epidemic is None:
         return (
             "The tests are of real people. Nothing was simulated, and it is not known "
             "who else is infected."
         )
-    outbreak = begun.epidemic.outbreak
+    outbreak = inputs.epidemic.outbreak
     first, ever = int(outbreak.seeds.sum()), int(outbreak.ever_infected().sum())
     return (
-        f"An outbreak of {pathogen.name} (R0 {pathogen.r0:.1f}) was simulated in it: "
-        f"{ever:,} people ({outbreak.infected_share:.1%}) were infected by the end, "
-        f"the {first:,} with whom it began and {ever - first:,} by others. The "
-        f"{len(begun.epidemic.labels.hidden):,} people not tested are hidden: methods "
+        f"An outbreak of {pathogen.name} (basic reproduction number R0 "
+        f"{pathogen.r0:.1f}) was simulated: {ever:,} people "
+        f"({outbreak.infected_share:.1%}) were infected by the end, {first:,} of them "
+        f"initially and {ever - first:,} by others. The "
+        f"{len(inputs.epidemic.labels.hidden):,} people not tested are hidden: methods "
         "are evaluated on their true state."
     )
 
@@ -335,62 +340,65 @@ def _disease(results: RunResults) -> str:
 def _results(results: RunResults) -> list[Part]:
     parts: list[Part] = []
     if results.failed:
-        said = [
+        sentences = [
             f"{entry(method).title} has no result: {why}"
             for method, why in results.failed.items()
         ]
-        parts.append(Text(said, "note"))
+        parts.append(Text(sentences, "note"))
     table = run_tables.methods_table(results.outcomes)
-    found = results.evaluations
-    said = [*run_tables.findings(found, results.begun.prepared.name)]
-    said += _diagnostics(results)
-    if not found:
+    evaluations = results.evaluations
+    sentences = [*run_tables.findings(evaluations, results.inputs.prepared.name)]
+    sentences += _diagnostics(results)
+    if not evaluations:
         parts += [_not_evaluated(results), table]
-        return [*parts, *([Text(said, "findings")] if said else [])]
-    parts += [Text(said, "findings"), run_tables.who_is_found(found), table]
-    parts += results.drawn("precision-recall", "reliability")
-    words = [list(one) for one in glossary(_GLOSSARY).items()]
-    return [*parts, Table("What the words mean", ["word", "meaning"], words)]
+        return [*parts, *([Text(sentences, "findings")] if sentences else [])]
+    parts += [Text(sentences, "findings"), run_tables.who_is_found(evaluations), table]
+    parts += results.plots("precision-recall", "reliability")
+    terms = [list(item) for item in glossary(_GLOSSARY).items()]
+    return [*parts, Table("Glossary", ["term", "meaning"], terms)]
 
 
 def _diagnostics(results: RunResults) -> list[str]:
-    """Say how many are still infected and how sure that is, by methods that know."""
-    said = []
+    """Return sentences on current infections and intervals, by methods with them."""
+    sentences = []
     for one in results.outcomes:
-        if (now := one.told.get("mean_risk_now")) is not None:
-            said.append(
-                f"By {one.title}, {one.probability.mean():.1%} of people have been "
-                f"infected, and {now:.1%} still are at the end of the last day, "
-                "exposed or infectious (`risk_now` in the list of risks)."
+        if (now := one.diagnostics.get("mean_risk_now")) is not None:
+            sentences.append(
+                f"{one.title} estimates that {one.probability.mean():.1%} of people "
+                f"have been infected and that {now:.1%} are exposed or infectious at "
+                "the end of the last day (`risk_now` in the list of risks)."
             )
-        if results.evaluations and (width := one.told.get(INTERVAL_WIDTH)) is not None:
-            said.append(
-                f"By {one.title}, the 90 % interval of a risk is {100 * width:.1f} "
+        if (
+            results.evaluations
+            and (width := one.diagnostics.get(INTERVAL_WIDTH)) is not None
+        ):
+            sentences.append(
+                f"The 90 % interval of a risk of {one.title} is {100 * width:.1f} "
                 "percentage points wide on average (`risk_low`, `risk_high`)."
             )
-    return said
+    return sentences
 
 
 def _not_evaluated(results: RunResults) -> Text:
     why = (
-        "the tests are of real people, and the state of the others is not known"
-        if results.begun.epidemic is None
+        "the tests are of real people, and the true state of the others is unknown"
+        if results.inputs.epidemic is None
         else "everybody was tested, so nobody is hidden"
     )
-    predict = f"epifalcon predict {results.begun.folder.name} --out risks.csv"
-    said = [
+    predict = f"epifalcon predict {results.inputs.folder.name} --out risks.csv"
+    sentences = [
         f"No method is evaluated, because {why}.",
         (
-            "The validation AUC says how well people are ranked who were tested but "
-            "held back. It also selected the best round, so it is somewhat too high."
+            "The validation AUC measures the ranking of people who were tested but "
+            "held back. It also selected the best round, so it is slightly too high."
         ),
         f"Everybody's risk: `{predict}`",
     ]
-    return Text(said, "note")
+    return Text(sentences, "note")
 
 
 def _where(results: RunResults) -> list[Part]:
-    parts = results.drawn("epidemic-curve", "risk-map")
+    parts = results.plots("epidemic-curve", "risk-map")
     if "risk-map" not in results.pictures:
         parts.append(Text(["There is no map: regions have no coordinates."]))
     return parts
@@ -400,59 +408,62 @@ def _explanation(results: RunResults) -> list[Part]:
     if (outcome := _explaining(results.outcomes)) is None:
         return []
     method = outcome.method
-    command = f"epifalcon explain {results.begun.folder.name} PERSON"
+    command = f"epifalcon explain {results.inputs.folder.name} PERSON"
     # Without --method the command takes the run's own method.
     if results.outcomes[0].method != method:
         command += f" --method {method}"
     if results.explained is None:
-        if nobody_real(results.begun):
+        if nobody_real(results.inputs):
             return []
-        said = (
-            "Left out: the people are real, and where somebody was, and when, is shown "
-            f"to that person alone: `{command}`"
+        note = (
+            "Omitted: the people are real, and an explanation, which shows where a "
+            f"person was and when, is only for that person: `{command}`"
         )
-        return [Text([said], "note")]
-    tested = bool(results.begun.known.tested.all())
-    who = "one person" if tested else "one person not tested"
-    lead = f"By {entry(method).title}, {who}: the one with the highest risk. For "
+        return [Text([note], "note")]
+    tested = bool(results.inputs.known.tested.all())
+    who = "any person" if tested else "any person not tested"
+    lead = f"The highest risk of {who} by {entry(method).title}. For other people: "
     shown = explanation.parts(
         results.explained,
         results.pictures.get("explanation"),
         explanation.SIMULATED,
         tested=tested,
     )
-    return [Text([f"{lead}anybody: `{command}`"]), *shown]
+    return [Text([f"{lead}`{command}`"]), *shown]
 
 
 def _privacy(results: RunResults) -> list[Part]:
     """Return each method's guarantee, and which methods have none."""
-    run = results.begun.folder.name
+    run = results.inputs.folder.name
     shown: list[Part] = []
-    bare = []
-    for one in results.outcomes:
-        guarantee = run_tables.guarantee(one)
+    unprotected = []
+    for outcome in results.outcomes:
+        guarantee = run_tables.guarantee(outcome)
         if guarantee is None:
-            bare.append(one.title)
+            unprotected.append(outcome.title)
             continue
-        audit = f"`epifalcon audit {run} --method {one.method}`"
+        audit = f"`epifalcon audit {run} --method {outcome.method}`"
         if guarantee.trained:
             audit = f"`epifalcon run` with `--record-view 100`, then {audit}"
-        shown += guarantee.parts(one.title, audit)
-    if bare:
-        said = f"{'; '.join(bare)}: nothing is protected. Whoever runs it sees places, "
-        shown.append(Text([said + "rows and test results as they are."], "note"))
+        shown += guarantee.parts(outcome.title, audit)
+    if unprotected:
+        note = (
+            f"{'; '.join(unprotected)}: no protection. Whoever runs the method sees "
+            "places, rows and test results."
+        )
+        shown.append(Text([note], "note"))
     return shown
 
 
 def _city(results: RunResults) -> list[Part]:
     parts: list[Part] = []
-    if results.begun.epidemic is not None:
-        said = (
-            "Infections are those transmitted in the city: the people with whom the "
-            "outbreak began count in the infected share only."
+    if results.inputs.epidemic is not None:
+        note = (
+            "Infections are those by transmission; initially infected people count "
+            "only in the infected share."
         )
         outbreaks = run_tables.outbreak_table(results.summary["outbreak"])
-        parts += [Text([said]), outbreaks]
+        parts += [Text([note]), outbreaks]
     statistics = results.summary["statistics"]
     parts.append(run_tables.statistics_table(statistics, explained=True))
-    return [*parts, *results.drawn("mobility")]
+    return [*parts, *results.plots("mobility")]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from epifalcon.epidemic.outbreak import ASYMPTOMATIC, SYMPTOMATIC
-from epifalcon.epidemic.reproduction_number import counted_r0, hazard_r0
+from epifalcon.epidemic.reproduction_number import empirical_r0, hazard_r0
 from epifalcon.evaluation.metrics import MetricSettings
 from epifalcon.evaluation.uncertainty import auc_difference, auc_interval
 from epifalcon.experiments.experiment import Experiment
@@ -29,8 +29,8 @@ _ROUGH = 0.2
 """Calibration error, as a share of the prevalence, of rough probabilities."""
 _CASE_MEASURES = {
     "count": "",
-    "share": " in a hundred tested visitors",
-    "presence": ", as slots that they spent there",
+    "share": " per hundred tested visitors",
+    "presence": ", as slots spent there",
 }
 _FORECASTS = {
     "model": "region model",
@@ -48,17 +48,19 @@ _STATISTICS: Final = {
     "distinct_7d": "the same within 7 days",
     "distinct_14d": "the same within 14 days",
     "distinct_exponent": "how fast that number grows with time; 1: always new places",
-    "zipf_exponent": "how steeply time falls from one's first place to the tenth",
-    "jump_exponent": "how steeply moves become rarer the longer they are",
-    "stay_exponent": "how steeply stays away from home become rarer the longer they "
-    "are",
+    "zipf_exponent": "decay exponent of time by rank of a person's place, first to "
+    "tenth",
+    "jump_exponent": "decay exponent of the frequency of moves by distance",
+    "stay_exponent": "decay exponent of the frequency of stays away from home by "
+    "length",
     "stay_away_mean": "length of a stay away from home, mean",
     "entropy": "entropy of a person's places, mean; 1 bit: two places equally often",
     "predictability": "how often the next place could be guessed at best, mean",
     "commute_q10": "from home to work; 10 % of people who work have less",
     "commute_median": "the same; half have less",
     "commute_q90": "the same; 10 % have more",
-    "copresence": "1 divided by the people in one's region, oneself among them, mean",
+    "copresence": "1 divided by the people in a person's region, the person included, "
+    "mean",
     "share_alone": "share of people's time with nobody else in the region",
     "occupancy_gini": "how unevenly people are spread over regions: 0 evenly, 1 all in "
     "one",
@@ -66,22 +68,22 @@ _STATISTICS: Final = {
     "at_home_night": "share of people at home from 2 to 5 o'clock",
     "at_home_midday": "share of people at home from 11 to 16 o'clock",
 }
-"""What each statistic of a city is."""
+"""Description of each statistic of a city."""
 
 
-def run_figures(begun: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what ``epifalcon run --json`` prints, without the mobility statistics."""
-    prepared, traces = begun.prepared, begun.prepared.traces
+def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the values of ``epifalcon run --json`` without mobility statistics."""
+    prepared, traces = inputs.prepared, inputs.prepared.traces
     first = outcomes[0].as_plain()
     metrics = first.pop("metrics")
-    figures: dict[str, Any] = {
+    values: dict[str, Any] = {
         "preset": prepared.name,
-        "seed": begun.seed,
+        "seed": inputs.seed,
         "people": traces.people,
         "regions": len(traces.regions),
         "slots": traces.slots,
-        "tested": int(begun.known.tested.sum()),
-        "share_reported": begun.reported.observed_share,
+        "tested": int(inputs.known.tested.sum()),
+        "share_reported": inputs.reported.observed_share,
         # Also for methods that are not trained: the keys of a run are fixed.
         "seconds_per_round": None,
         **first,
@@ -91,11 +93,11 @@ def run_figures(begun: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]
         "peak_rss_mb": peak_rss_mb(),
         "beside": {item.method: item.as_plain() for item in outcomes[1:]},
     }
-    if begun.epidemic is not None:
-        figures["outbreak"] = outbreak_figures(
-            prepared.experiment, traces, [begun.epidemic], prepared.name
+    if inputs.epidemic is not None:
+        values["outbreak"] = outbreak_summary(
+            prepared.experiment, traces, [inputs.epidemic], prepared.name
         )
-    return figures
+    return values
 
 
 def methods_table(
@@ -104,60 +106,62 @@ def methods_table(
     """Return metrics on hidden people, else validation AUC; epsilon and seconds."""
     scored = outcomes[0].metrics
     if scored is None:
-        caption = "Methods, by people tested but held back"
+        caption = "Methods on validation people (tested but held back)"
         columns = ["validation AUC"]
     else:
         caption = f"Methods on {scored.people:,} hidden people, "
         caption += f"{scored.prevalence:.1%} of them infected"
         columns = [METRICS[name].title for name in metrics]
     rows = []
-    for one in outcomes:
-        figures = [one.told.get("validation_auc")]
+    for outcome in outcomes:
+        values = [outcome.diagnostics.get("validation_auc")]
         if scored is not None:
-            figures = [getattr(one.metrics, name, None) for name in metrics]
-        cells = [formats.number(figure) for figure in figures]
-        # A method without a ledger sees places and tests as they are.
-        epsilon = None if one.spent is None else one.spent["epsilon"]["person"]
-        cells += [formats.epsilon(epsilon), f"{one.seconds:.1f}"]
-        rows.append([one.title, *cells])
+            values = [getattr(outcome.metrics, name, None) for name in metrics]
+        cells = [formats.number(value) for value in values]
+        # A method without a ledger uses places and tests without protection.
+        spent = outcome.spent
+        epsilon = None if spent is None else spent["epsilon"]["person"]
+        cells += [formats.epsilon(epsilon), f"{outcome.seconds:.1f}"]
+        rows.append([outcome.title, *cells])
     return Table(caption, ["method", *columns, "epsilon", "s"], rows)
 
 
 def guarantee(outcome: Outcome) -> Guarantee | None:
-    """Return what the ledger of a method says; None if nothing was noised."""
+    """Return the guarantee from the ledger of a method; None without noise."""
     if outcome.spent is None or outcome.spent["mode"] == "off":
         return None
     trained = entry(outcome.method).trains_in_rounds
-    rounds = outcome.told["rounds" if trained else "sweeps"]
+    rounds = outcome.diagnostics["rounds" if trained else "sweeps"]
     return Guarantee(spent=outcome.spent, rounds=rounds, trained=trained)
 
 
 def privacy_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return what left devices under which protection, for each private method."""
+    """Return the channels of each private method with protection and epsilon."""
     rows: list[list[str]] = []
     for outcome in outcomes:
-        if (held := guarantee(outcome)) is not None:
-            rows += held.channel_rows()
-    return channel_table("What left people's devices, and the true epsilon of it", rows)
+        if (stated := guarantee(outcome)) is not None:
+            rows += stated.channel_rows()
+    return channel_table("Data that left people's devices, and its true epsilon", rows)
 
 
 def forecast_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return the region model's forecast errors beside simple ones, by days ahead."""
+    """Return forecast errors of the region model and of simple forecasts, by day."""
     rows: list[list[str]] = []
     columns: list[str] = []
     caption = "Region model"
     for item in outcomes:
-        if (found := item.told.get("forecast")) is None:
+        if (forecast := item.diagnostics.get("forecast")) is None:
             continue
-        ahead = len(found["scores"]["model"]["mae"])
+        ahead = len(forecast["scores"]["model"]["mae"])
         caption = (
-            f"Region model: error of its forecasts of {found['source']} cases"
-            f"{_CASE_MEASURES[found['measure']]}, 1 to {ahead} days ahead"
+            "Region model: mean absolute error (MAE) and root mean square error (RMSE) "
+            f"of forecasts of {forecast['source']} cases"
+            f"{_CASE_MEASURES[forecast['measure']]}, 1 to {ahead} days ahead"
         )
         columns = [
             f"{kind} {day + 1}" for kind in ("MAE", "RMSE") for day in range(ahead)
         ]
-        for name, score in found["scores"].items():
+        for name, score in forecast["scores"].items():
             errors = [formats.number(one, 4) for one in (*score["mae"], *score["rmse"])]
             rows.append([_FORECASTS.get(name, name), *errors])
     return Table(caption, ["forecast", *columns], rows)
@@ -166,7 +170,7 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
 def statistics_table(
     statistics: Sequence[dict[str, Any]], *, explained: bool = False
 ) -> Table:
-    """Return each statistic beside its band, ``explained`` on request."""
+    """Return each statistic with its plausible band and, if ``explained``, a text."""
     verdicts = {True: "yes", False: "NO", None: "-"}
     rows = []
     for item in statistics:
@@ -179,17 +183,17 @@ def statistics_table(
     return Table("Mobility statistics", columns, rows)
 
 
-def outbreak_figures(
+def outbreak_summary(
     experiment: Experiment, traces: Traces, epidemics: Sequence[Epidemic], preset: str
 ) -> dict[str, Any]:
-    """Return what ``epifalcon outbreak --json`` prints, without times and paths."""
+    """Return the values of ``epifalcon outbreak --json`` without times and paths."""
     outbreaks = [one.outbreak for one in epidemics]
     kappa = outbreaks[0].kappa
     # The cost grows with index people times people: fewer in a large city.
     index_people = int(np.clip(5_000_000 // traces.people, 20, 300))
     pathogen, settings = experiment.pathogen, experiment.outbreak
     rng = Streams(epidemics[0].seed).numpy("counted R0")
-    counted = counted_r0(traces, pathogen, settings, rng, index_people)
+    counted = empirical_r0(traces, pathogen, settings, rng, index_people)
     shares = [one.infected_share for one in outbreaks]
     counts = [one.counts_by_day() for one in outbreaks]
     released = DAILY_INFECTIOUS.get(preset)
@@ -216,27 +220,27 @@ def outbreak_figures(
     }
 
 
-def outbreak_table(figures: dict[str, Any]) -> Table:
-    """Return one row per seed, then the mean and the authors' figure if known."""
+def outbreak_table(values: dict[str, Any]) -> Table:
+    """Return one row per seed, then the mean and the authors' values if known."""
     rows = []
-    for index, seed in enumerate(figures["seeds"]):
-        infectious = figures["daily_infectious"][index]
+    for index, seed in enumerate(values["seeds"]):
+        infectious = values["daily_infectious"][index]
         rows.append(
             [
                 f"seed {seed}",
-                f"{figures['infected_share'][index]:.3f}",
+                f"{values['infected_share'][index]:.3f}",
                 f"{max(infectious):,}",
                 str(int(np.argmax(infectious)) + 1),
-                f"{sum(figures['daily_new_cases'][index]):,}",
-                f"{figures['seconds_each'][index] * 1000:.0f}",
+                f"{sum(values['daily_new_cases'][index]):,}",
+                f"{values['seconds_each'][index] * 1000:.0f}",
             ]
         )
-    if figures["infected_share_sd"] is not None:
-        mean, sd = figures["infected_share_mean"], figures["infected_share_sd"]
+    if values["infected_share_sd"] is not None:
+        mean, sd = values["infected_share_mean"], values["infected_share_sd"]
         rows.append([f"mean ± sd of {len(rows)}", f"{mean:.3f} ± {sd:.3f}", *[""] * 4])
-    if figures["infected_share_authors"] is not None:
-        share = f"{figures['infected_share_authors']:.3f}"
-        peak = f"{max(figures['daily_infectious_authors']):,}"
+    if values["infected_share_authors"] is not None:
+        share = f"{values['infected_share_authors']:.3f}"
+        peak = f"{max(values['daily_infectious_authors']):,}"
         rows.append(["authors' release (one draw)", share, peak, *[""] * 3])
     columns = ["outbreak", "infected share", "most infectious", "on day"]
     return Table("Outbreaks", [*columns, "infections", "ms"], rows)
@@ -248,7 +252,7 @@ def top_count(people: int) -> int:
 
 
 def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
-    """Say what the run's own method, the first, found, and how others compare."""
+    """Return sentences on the run's own method, the first, and on the others."""
     if not evaluations:
         return []
     own = evaluations[0]
@@ -260,17 +264,17 @@ def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
     called = int(ranked.called[(ranked.recall >= metrics.extinction_recall).argmax()])
     return [
         (
-            f"Of the {top} hidden people with the highest risk by {_name(own)}, "
-            f"{float(ranked.found(top)):.0f} are infected; of {top} chosen at random "
-            f"it would be {top * metrics.prevalence:.0f}."
+            f"Among the {top} hidden people with the highest risk by {_name(own)}, "
+            f"{float(ranked.found(top)):.0f} are infected; among {top} chosen at "
+            f"random, {top * metrics.prevalence:.0f} would be."
         ),
         _best(evaluations, preset),
         _ceilings(evaluations),
         (
             f"Finding {metrics.extinction_recall:.0%} of the infected would end the "
-            f"epidemic: {called:,} of {metrics.people:,} people must be called for "
-            f"that, {metrics.dep or 0:.0%} of them infected (DEP); at random "
-            f"{metrics.prevalence:.0%}."
+            f"epidemic. This takes {called:,} of {metrics.people:,} people, of whom "
+            f"{metrics.dep or 0:.0%} are infected (disease extinction precision, DEP); "
+            f"at random, {metrics.prevalence:.0%} would be."
         ),
         _probabilities(own),
     ]
@@ -309,7 +313,7 @@ def who_is_found(evaluations: Sequence[Evaluation]) -> Table:
         "95 % interval",
         f"minus {first.title}",
     ]
-    return Table("Who finds the infected", columns, rows)
+    return Table("Infected people found", columns, rows)
 
 
 def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
@@ -324,8 +328,8 @@ def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
         chance = ", which can be chance" if gap.low <= 0 else ", larger than chance"
     listed = ",".join(one.method for one in evaluations)
     return (
-        f"{_name(best)} ranks best here: its AUC minus that of {_name(other)} is "
-        f"{_difference(best, other)}{chance}. This is one outbreak; for five: "
+        f"{_name(best)} has the highest AUC here; the difference to {_name(other)} is "
+        f"{_difference(best, other)}{chance}. This is one outbreak; to run five: "
         f"`epifalcon compare --preset {preset} --methods {listed} --seeds 5 --out "
         "table`."
     )
@@ -338,36 +342,36 @@ def _ceilings(evaluations: Sequence[Evaluation]) -> str:
         if entry(one.method).is_ceiling
     ]
     if not ceilings:
-        return "No ceiling was run: add `--beside oracle`, which sees the truth."
+        return "No ceiling was run: add `--beside oracle`, which uses the true states."
     own = evaluations[0]
     return (
-        f"Given a part of the truth, AUC of {'; '.join(ceilings)}; {_name(own)} has "
-        f"{formats.number(own.metrics.auc)}, chance 0.500."
+        f"AUC of ceilings, which use part of the ground truth: {'; '.join(ceilings)}; "
+        f"of {_name(own)}: {formats.number(own.metrics.auc)}; by chance: 0.500."
     )
 
 
 def _probabilities(own: Evaluation) -> str:
-    """Say whether the risks can be read as probabilities."""
+    """Return whether the risks can be read as probabilities, as a sentence."""
     metrics, ranked = own.metrics, own.ranked["raw"]
     if metrics.mean_risk is None or metrics.ece_mass is None:
         return f"The scores of {_name(own)} rank people and are not probabilities."
-    # What true probabilities near the prevalence would have by chance.
+    # Expected error by chance of true probabilities near the prevalence.
     variance = metrics.prevalence * (1 - metrics.prevalence)
     groups = MetricSettings().bins
     chance = math.sqrt(2 / math.pi * variance * groups / metrics.people)
     low = auc_interval(ranked).low
     if metrics.ece_mass <= max(_ROUGH * metrics.prevalence, 1.5 * chance):
-        advice = "take them as rough probabilities"
+        advice = "they can be read as rough probabilities"
     elif low is not None and low > 0.5:
-        advice = "use them to rank, not as probabilities"
+        advice = "use them for ranking, not as probabilities"
     else:
-        advice = "they are not probabilities, nor is it shown that they rank people"
+        advice = "they are not probabilities, and may not even rank people"
     raw = "" if own.left_raw is None else f" Not recalibrated: {own.left_raw}."
     return (
         f"The risks of {_name(own)} have mean {metrics.mean_risk:.1%}; "
-        f"{metrics.prevalence:.1%} of the hidden people are infected. In equal groups "
-        f"risk and infected share differ by {metrics.ece_mass:.3f} on average, by "
-        f"chance alone about {chance:.3f}: {advice}.{raw}"
+        f"{metrics.prevalence:.1%} of the hidden people are infected. In groups of "
+        f"equal size, risk and infected share differ by {metrics.ece_mass:.3f} on "
+        f"average (about {chance:.3f} by chance): {advice}.{raw}"
     )
 
 

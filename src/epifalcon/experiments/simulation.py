@@ -1,7 +1,7 @@
-"""The stages in order: city, outbreak, labels; and the folders they are kept in.
+"""Simulate city, outbreak and labels, and store each in its own folder.
 
-Random streams are named, so the city of a seed is the same whatever is done
-with it afterwards. Outbreak k of several on one city draws from seed + k.
+Random streams are named, so the city of a seed does not depend on later stages.
+Outbreak k of several in one city uses seed + k.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,12 @@ from epifalcon.epidemic.reproduction_number import resolve_kappa
 from epifalcon.epidemic.seir import replay
 from epifalcon.epidemic.sellke import SellkeDraws, Variation
 from epifalcon.errors import SettingsError
-from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
+from epifalcon.experiments.experiment import (
+    DEFAULT_METHOD,
+    DEFAULT_PRESET,
+    OWN_DATA_METHOD,
+    Experiment,
+)
 from epifalcon.mobility.subsample import report
 from epifalcon.mobility.synthetic import build_city
 from epifalcon.mobility.traces import Traces
@@ -34,22 +39,22 @@ class CityInputs:
     """The settings and the city that a run starts from."""
 
     name: str
-    """The preset, or the folder of a city that was there before."""
+    """The preset, or the folder of an existing city."""
     experiment: Experiment
     traces: Traces
     city_origin: store.Origin
-    """What made the city: this experiment, or an import, or an earlier run."""
+    """Origin of the city: this experiment, an import or an earlier run."""
     city_folder: Path | None
-    """Where the city was read, if it was not made anew."""
+    """Folder of an existing city; None if it was simulated."""
     seconds: float
 
     def reported(self, seed: int, progress: Progress = silent) -> Traces:
-        """Return the traces as methods see them: ``reporting`` of the true ones."""
+        """Return the traces as methods see them, reduced by ``reporting``."""
         rng = Streams(seed).numpy("reporting")
         return report(self.traces, self.experiment.reporting, rng, progress)
 
     def origin(self, seed: int) -> store.Origin:
-        """Return the origin of a folder made from here, with that of a city read."""
+        """Return the origin of a folder, including that of an existing city."""
         settings = as_plain(self.experiment)
         if self.city_folder is not None:
             settings["city"] = {
@@ -62,7 +67,7 @@ class CityInputs:
 
 @dataclass(frozen=True)
 class Epidemic:
-    """One outbreak, the labels drawn from it, its seed and how long it took."""
+    """One outbreak, its labels, its seed and the duration of the simulation."""
 
     seed: int
     outbreak: Outbreak
@@ -70,10 +75,10 @@ class Epidemic:
     seconds: float
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write outbreak, known and hidden labels, each into a folder of its own.
+        """Write outbreak, known and hidden labels, each into its own folder.
 
-        ``known`` gets no seed and only a hash of the other settings: with them, a
-        reader of that folder alone could make the hidden labels again.
+        ``known`` gets no seed and only a hash of the other settings: with them, the
+        hidden labels could be reproduced from that folder.
         """
         own = store.Origin(origin.settings, self.seed, origin.versions)
         public = {
@@ -87,7 +92,7 @@ class Epidemic:
 
 
 def make_city(experiment: Experiment, seed: int, progress: Progress = silent) -> Traces:
-    """The synthetic city of the experiment; equal seeds give equal cities."""
+    """Simulate the city of the experiment; equal seeds give equal cities."""
     return build_city(experiment.city, Streams(seed).numpy("city"), progress)
 
 
@@ -98,15 +103,15 @@ def prepare(
     progress: Progress = silent,
     folder: Path | None = None,
 ) -> CityInputs:
-    """Make the city of the experiment, or read the one in ``folder``."""
+    """Simulate the city of the experiment, or load the city in ``folder``."""
     start = perf_counter()
     if folder is None:
         traces = make_city(experiment, seed, progress)
         origin = store.Origin.now(as_plain(experiment), seed)
     else:
         traces = Traces.load(city_folder(folder))
-        made = store.read_manifest(city_folder(folder))
-        origin = store.Origin(made["settings"], made["seed"], made["versions"])
+        stored = store.read_manifest(city_folder(folder))
+        origin = store.Origin(stored["settings"], stored["seed"], stored["versions"])
     return CityInputs(name, experiment, traces, origin, folder, perf_counter() - start)
 
 
@@ -115,24 +120,41 @@ def choose_settings(
     city: Path | None,
     overrides: Sequence[str] = (),
     options: Plain | None = None,
+    *,
+    tests: Path | None = None,
+    mode: str | None = None,
 ) -> Experiment:
-    """Return the settings of a preset, with ``options`` and then ``overrides`` put in.
+    """Return the settings of a preset, then apply ``options``, ``mode``, ``overrides``.
 
-    Without a preset an existing city brings its own settings, imported data the paper's
-    rule, a new city ``hamlet``. Settings of an existing city cannot be changed.
+    Without a preset, a simulated city has its own settings, imported traces the paper's
+    transmission rule, and a new city those of ``hamlet``. Settings of an existing city
+    cannot be changed. If nothing names a method, own data (imported traces, or
+    ``tests`` of real people) is analysed with Falcon Field, a simulation with Falcon.
     """
     for assignment in overrides if city is not None else ():
         if assignment.strip().startswith("city."):
             raise SettingsError(
-                f"--set {assignment} would change the city, but --city {city} is made"
+                f"--set {assignment} would change the city, but --city {city} already "
+                "exists"
             )
+    stored: Plain = {}
+    if city is not None:
+        stored = store.read_manifest(city_folder(city))["settings"]
+    is_imported = city is not None and "outbreak" not in stored
+    is_own_data = is_imported or tests is not None
+    method = OWN_DATA_METHOD if is_own_data else DEFAULT_METHOD
     if preset is not None or city is None:
-        return Experiment.load(preset or DEFAULT_PRESET, overrides, options)
-    settings = store.read_manifest(city_folder(city))["settings"]
-    if "outbreak" not in settings:
-        # The share of people with whom the paper starts: 300 of 15,279.
-        settings = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
-    return Experiment.of(settings, overrides, options)
+        source = preset or DEFAULT_PRESET
+        return Experiment.load(
+            source, overrides, options, default_method=method, mode=mode
+        )
+    if is_imported:
+        # The initially infected share in the paper: 300 of 15,279.
+        stored = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
+    elif is_own_data:
+        # The method that simulated the city was not chosen for these tests.
+        stored = {key: value for key, value in stored.items() if key != "method"}
+    return Experiment.of(stored, overrides, options, default_method=method, mode=mode)
 
 
 def choose(
@@ -142,14 +164,14 @@ def choose(
     seed: int,
     progress: Progress,
 ) -> CityInputs:
-    """Choose settings and read or make the city, as a command's options say."""
+    """Return the settings and the city that the options of a command select."""
     experiment = choose_settings(preset, city, overrides or ())
     name = preset or (DEFAULT_PRESET if city is None else str(city))
     return prepare(name, experiment, seed, progress, city)
 
 
 def city_folder(folder: Path) -> Path:
-    """``folder`` itself, or the folder ``city`` inside it where there is one."""
+    """Return the folder ``city`` inside ``folder`` if it exists, else ``folder``."""
     inner = folder / CITY
     return inner if inner.is_dir() else folder
 
@@ -157,7 +179,7 @@ def city_folder(folder: Path) -> Path:
 def run_epidemics(
     experiment: Experiment, traces: Traces, seed: int, runs: int = 1
 ) -> Iterator[Epidemic]:
-    """Outbreak after outbreak on one city, from ``seed``, ``seed`` + 1, ..."""
+    """Simulate outbreaks in one city with the seeds ``seed``, ``seed`` + 1, ..."""
     pathogen, settings = experiment.pathogen, experiment.outbreak
     kappa = resolve_kappa(traces, pathogen, settings)
     for number in range(seed, seed + runs):
@@ -169,6 +191,8 @@ def run_epidemics(
         outbreak = replay(traces, pathogen, settings, draws, kappa, variation)
         seconds = perf_counter() - start
         labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
-        if traces.who is not None:
-            labels = replace(labels, known=replace(labels.known, who=traces.who))
+        if traces.names_sha256 is not None:
+            labels = replace(
+                labels, known=replace(labels.known, names_sha256=traces.names_sha256)
+            )
         yield Epidemic(number, outbreak, labels, seconds)

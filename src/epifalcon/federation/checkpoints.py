@@ -25,9 +25,9 @@ from epifalcon.types import Plain
 _KIND = "checkpoint"
 _NAME = re.compile(r"checkpoint-(\d{6,})")
 _TENSORS = "tensors.safetensors"
-_KEPT = 2
+_STORED = 2
 _EXACT = ("epifalcon", "torch", "numpy", "numba")
-"""Other versions of these may round otherwise: the outcome would be another."""
+"""Packages whose versions must be equal: others may round differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Checkpoint:
 
     engine: EngineState
     tensors: dict[str, Tensor]
-    remembered: Plain
+    values: Plain
 
 
 def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
@@ -47,20 +47,20 @@ def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
     meta = {
         "round": engine.round,
         "ledger_head": engine.ledger_head,
-        "remembered": checkpoint.remembered,
+        "remembered": checkpoint.values,
     }
     place = folder / f"checkpoint-{engine.round:06d}"
     with store.new_directory(place, overwrite=True) as scratch:
         write_tensors(scratch / _TENSORS, named)
         store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
-    for old in _listed(folder)[:-_KEPT]:
+    for old in _listed(folder)[:-_STORED]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def newest(
     folder: Path, origin: store.Origin, at_most: int | None = None
 ) -> Checkpoint | None:
-    """Read the newest checkpoint, of at most so many rounds; None without any."""
+    """Read the newest checkpoint, of at most ``at_most`` rounds; None if missing."""
     found = [
         place
         for place in _listed(folder)
@@ -71,9 +71,9 @@ def newest(
     try:
         return _read(found[-1], origin)
     except CorruptFileError as error:
-        way = "begin the training again"
+        way = "restart the training"
         if len(found) > 1:
-            way = f"go on from {found[-2].name}"
+            way = f"resume from {found[-2].name}"
         raise CorruptFileError(f"{error}; delete {found[-1]} to {way}") from None
 
 
@@ -95,7 +95,7 @@ def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
     Rounds after the checkpoint are repeated with equal noise and may be recorded again.
     """
     if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
-        # None, or a first line that a crash cut off: nothing had left by then.
+        # No file, or a first line cut off by a crash: nothing was released yet.
         path.unlink(missing_ok=True)
         return Ledger.open(path, budget=budget)
     head, done = Ledger(budget).head, 0
@@ -105,13 +105,13 @@ def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
 
 
 def record_once(ledger: Ledger, releases: Sequence[Release]) -> None:
-    """Record what leaves once; after a new start the same values leave again."""
+    """Record releases made once; a restarted run releases the same values again."""
     known = set(ledger.releases)
     ledger.record(*(one for one in releases if one not in known))
 
 
-def verified(place: Path) -> dict[str, Any]:
-    """Return the manifest of a folder that the training wrote; check every file."""
+def verify_folder(place: Path) -> dict[str, Any]:
+    """Verify every file of a folder written by the training; return its manifest."""
     try:
         return store.verify(place)
     except DataError as error:
@@ -121,13 +121,13 @@ def verified(place: Path) -> dict[str, Any]:
 def require_same(
     place: Path, origin: store.Origin, *, exact: bool = True
 ) -> dict[str, Any]:
-    """Refuse other data, settings or seed; with ``exact`` also other versions."""
-    manifest = verified(place)
+    """Raise ``DataError`` for other data, settings or seed (``exact``: versions)."""
+    manifest = verify_folder(place)
     for name in _EXACT if exact else ():
         then, now = manifest["versions"].get(name), origin.versions.get(name)
         if then != now:
-            made = f"{place}: made by {name} {then}, this is {now}"
-            raise DataError(f"{made}: resume with that version or begin again")
+            made = f"{place}: written by {name} {then}, this is {now}"
+            raise DataError(f"{made}: resume with that version or start a new run")
     mine = store.Origin(origin.settings, origin.seed).fingerprint
     if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
         raise DataError(f"{place}: belongs to a run of other data, settings or seed")
@@ -135,13 +135,13 @@ def require_same(
 
 
 def remove_all(folder: Path) -> None:
-    """Delete every checkpoint: the training has ended."""
+    """Delete every checkpoint, after the training has ended."""
     for place in _listed(folder):
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _listed(folder: Path) -> list[Path]:
-    """By round, the oldest first; names of other shape are not ours."""
+    """Return the checkpoint folders by round, oldest first."""
     ours = [place for place in folder.iterdir() if _NAME.fullmatch(place.name)]
     return sorted(ours, key=_round)
 
@@ -150,8 +150,8 @@ def _round(place: Path) -> int:
     return int(place.name.removeprefix("checkpoint-"))
 
 
-def spent_figures(mode: str, ledger: Ledger) -> dict[str, Any]:
-    """Return what was spent, for JSON; None where nothing bounds an epsilon."""
+def privacy_spent(mode: str, ledger: Ledger) -> dict[str, Any]:
+    """Return the privacy cost for JSON; None for an unbounded epsilon."""
     spent, off = ledger.spent(), mode == "off"
 
     def bounded(value: float) -> float | None:

@@ -31,13 +31,13 @@ from epifalcon.hypergraph.incidence import (
 from epifalcon.hypergraph.propagation import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.person_model import (
     Exchange,
-    LinearUse,
+    LinearActivations,
     LocalInputs,
     Moments,
     Parameters,
     PassResult,
     adam_step,
-    kept,
+    dropout_mask,
     scores,
     scoring_pass,
     status_inputs,
@@ -73,18 +73,23 @@ class Cohort:
         same_length(people=self.people, status=self.status)
         if self.incidence.people != len(self.people):
             count = self.incidence.people
-            raise DataError(f"a hypergraph of {count} people for {len(self.people)}")
+            raise DataError(
+                f"the hypergraph has {count} people, expected {len(self.people)}"
+            )
         if not np.isin(self.status, (-1, 0, 1)).all():
             raise DataError("status must be 1, 0 or -1")
         if self.state is not None and len(self.state) != len(self.people):
             count = len(self.state)
-            raise DataError(f"region states of {count} people for {len(self.people)}")
+            raise DataError(
+                f"region states of {count} people, expected {len(self.people)}"
+            )
         shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
         for copy in self.pseudo:
             found = (copy.people, copy.regions, copy.windows)
             if found != shape:
                 raise DataError(
-                    f"pseudo places of {found} people, regions, windows, not {shape}"
+                    f"pseudo places have (people, regions, windows) = {found}, "
+                    f"expected {shape}"
                 )
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
@@ -154,7 +159,7 @@ class Client:
     plan: PrivacyPlan
     seeds: RunSeeds
 
-    def first_home(self) -> PersonalState:
+    def initial_state(self) -> PersonalState:
         """Return Gaussian initial embeddings, determined by seed and person."""
         settings = self.settings
         if settings.input == "status":
@@ -166,7 +171,7 @@ class Client:
         rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
         return PersonalState(rows, Moments.of(rows))
 
-    def announce(self) -> PresenceUpload:
+    def presence_upload(self) -> PresenceUpload:
         """Return the number of the cohort's people at each place that it claims."""
         cohort, plan = self.cohort, self.plan
         if not plan.is_private:
@@ -180,8 +185,8 @@ class Client:
         keys, start = cohort.claimed
         return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
-    def settle(self, counts: Floats) -> EdgeWeights:
-        """Return the weights (edges,) computed from ``counts`` at the true edges."""
+    def edge_weights(self, counts: Floats) -> EdgeWeights:
+        """Return the weights computed from ``counts`` (edges,) at the true edges."""
         inc, dtype = self.cohort.incidence, self.settings.dtype
         share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
         own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
@@ -189,17 +194,17 @@ class Client:
 
     def training(
         self,
-        home: PersonalState,
-        around: EdgeWeights,
+        state: PersonalState,
+        edge_weights: EdgeWeights,
         parameters: Parameters,
         number: int,
-    ) -> tuple[Work, LinearUse | None]:
+    ) -> tuple[Work, LinearActivations | None]:
         """Begin a training pass; for a status input also return its linear map."""
         cohort, settings = self.cohort, self.settings
         masks = [self._dropout(number, layer) for layer in range(settings.layers + 1)]
         entry = masks[0]
-        if home.rows is not None:
-            rows, target, use = home.rows, cohort.status, None
+        if state.rows is not None:
+            rows, target, use = state.rows, cohort.status, None
             if entry is not None:
                 rows = rows * entry
         else:
@@ -208,32 +213,32 @@ class Client:
             rows = inputs @ parameters["input.weight"].T
             factor = torch.ones_like(rows) if entry is None else entry
             rows = rows * factor
-            use = LinearUse("input.weight", None, inputs, factor)
-        given = self._inputs(rows, target, around, tuple(masks[1:]))
+            use = LinearActivations("input.weight", None, inputs, factor)
+        given = self._inputs(rows, target, edge_weights, tuple(masks[1:]))
         weights = settings.class_weights
         by_class = None if weights is None else torch.tensor(weights, dtype=rows.dtype)
-        return training_pass(parameters, given, self.plan.way, by_class), use
+        return training_pass(parameters, given, self.plan.exchange_rules, by_class), use
 
     def scoring(
-        self, home: PersonalState, around: EdgeWeights, parameters: Parameters
+        self, state: PersonalState, edge_weights: EdgeWeights, parameters: Parameters
     ) -> Generator[Exchange, Tensor, Tensor]:
         """Begin a forward pass with every known status as input and without dropout."""
-        rows = home.rows
+        rows = state.rows
         if rows is None:
             inputs = status_inputs(self.cohort.status, self.settings.dtype)
             rows = inputs @ parameters["input.weight"].T
         no_dropout = (None,) * self.settings.layers
-        given = self._inputs(rows, self.cohort.status, around, no_dropout)
-        return scoring_pass(parameters, given, self.plan.way)
+        given = self._inputs(rows, self.cohort.status, edge_weights, no_dropout)
+        return scoring_pass(parameters, given, self.plan.exchange_rules)
 
     def _inputs(
         self,
         rows: Tensor,
         target: NDArray[np.int8],
-        around: EdgeWeights,
+        edge_weights: EdgeWeights,
         dropout: tuple[Tensor | None, ...],
     ) -> LocalInputs:
-        share, own = around.share, around.self_weight
+        share, own = edge_weights.share, edge_weights.self_weight
         return LocalInputs(rows, self._state, target, share, own, dropout)
 
     @property
@@ -244,7 +249,9 @@ class Client:
     def masked_status(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return the input status and the target status of a round; disjoint."""
         cohort, key = self.cohort, Draw(self.seeds.mask, number).key
-        drawn = kept(cohort.people, 1, min(self.settings.mask_share, 1 - 2**-32), key)
+        drawn = dropout_mask(
+            cohort.people, 1, min(self.settings.mask_share, 1 - 2**-32), key
+        )
         hidden = drawn[:, 0] == 0
         unknown = np.int8(-1)
         shown = np.where(hidden, unknown, cohort.status)
@@ -256,7 +263,7 @@ class Client:
         if not dropout:
             return None
         key = Draw(self.seeds.dropout, number, layer).key
-        factors = kept(self.cohort.people, settings.width, dropout, key)
+        factors = dropout_mask(self.cohort.people, settings.width, dropout, key)
         return torch.from_numpy(factors).to(settings.dtype)
 
     def location_upload(
@@ -291,7 +298,7 @@ class Client:
     def receive(
         self,
         exchange: Exchange,
-        around: EdgeWeights,
+        edge_weights: EdgeWeights,
         keys: EdgeKeys,
         sums: Tensor,
         counts: Floats,
@@ -302,10 +309,10 @@ class Client:
         people = torch.from_numpy(counts[place]).unsqueeze(1)
         means = sums[torch.from_numpy(place)] / people.to(sums.dtype)
         passed = sum_to_people(means, inc)
-        return passed * around.share if exchange.kind == "upload" else passed
+        return passed * edge_weights.share if exchange.kind == "upload" else passed
 
     def gradient_upload(
-        self, uses: Sequence[LinearUse], weight: float, number: int
+        self, uses: Sequence[LinearActivations], weight: float, number: int
     ) -> GradientUpload:
         """Sum everybody's gradients, tested or not, clipped and noised by the plan."""
         people, mechanism = self.cohort.people, self.plan.gradient
@@ -324,26 +331,26 @@ class Client:
         return GradientUpload(number, sums, len(people), None)
 
     def close_round(
-        self, home: PersonalState, result: PassResult, closing: EndOfRound
+        self, state: PersonalState, result: PassResult, closing: EndOfRound
     ) -> PersonalState:
         """Return people's embeddings after a step of Adam (algorithm 2, line 8)."""
-        if home.rows is None or home.moments is None:
-            return replace(home, received=result.received)
+        if state.rows is None or state.moments is None:
+            return replace(state, received=result.received)
         gradient = result.row_gradient
         if (entry := self._dropout(closing.round, 0)) is not None:
             gradient = gradient * entry
-        if self.plan.way.exchanged:
+        if self.plan.exchange_rules.exchanged:
             gradient = gradient * closing.scale
         made, moments = adam_step(
-            {"rows": home.rows},
+            {"rows": state.rows},
             {"rows": gradient},
-            {"rows": home.moments},
+            {"rows": state.moments},
             closing.round + 1,
             self.settings,
         )
         rows = made["rows"]
         if self.plan.step_clip is not None:
-            rows = clip_step(home.rows, rows, self.plan.step_clip)
+            rows = clip_step(state.rows, rows, self.plan.step_clip)
         return PersonalState(rows, moments["rows"], result.received)
 
     def probabilities(
@@ -352,9 +359,9 @@ class Client:
         """Return the scores, (people,), from the rows received by the last layer."""
         if received is None:
             raise SettingsError(
-                "no round has been run yet: train or score afresh first"
+                "no round has been run yet: train or run a scoring pass first"
             )
-        read = self.plan.way.upload.read(received)
+        read = self.plan.exchange_rules.upload.decode(received)
         found = scores(parameters, self.settings.layers, read, self._state)
         return found.double().numpy()
 
@@ -370,11 +377,13 @@ def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
 
 
 def clip_step(before: Tensor, after: Tensor, clip: float) -> Tensor:
-    """Bound how far each person's embedding moved in a round, in L2."""
+    """Clip each person's change of embedding in a round to L2 norm ``clip``."""
     return before + clip_rows(after - before, clip)
 
 
-def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ...]:
+def all_uses(
+    result: PassResult, entry: LinearActivations | None
+) -> tuple[LinearActivations, ...]:
     """Return the linear maps of a pass, including that of a status input."""
     if entry is None:
         return result.uses

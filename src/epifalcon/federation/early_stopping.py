@@ -21,13 +21,13 @@ class ValidationCheck:
     round: int
     """Rounds done."""
     loss: float
-    """Training loss; NaN where it stays with the sites."""
+    """Training loss; NaN if sites do not send it."""
     auc: float
-    """Of the people whose results choose the round; NaN for one kind of result."""
+    """AUC of the people whose results select the round; NaN for one class."""
     epsilon: float
-    """Of a person so far; infinite without noise."""
+    """Epsilon of a person so far; infinite without noise."""
     log_loss: float
-    """Of the people whose results choose the round; NaN without any."""
+    """Log loss of the same people; NaN without any."""
 
     @classmethod
     def at(
@@ -38,14 +38,14 @@ class ValidationCheck:
         infected: Mask,
         epsilon: float = math.inf,
     ) -> "ValidationCheck":
-        """Evaluate the risks of the people whose results choose the round."""
+        """Evaluate ``risks`` (people,) of the people whose results select the round."""
         log_loss = float(log_losses(risks, infected).mean()) if len(risks) else math.nan
         auc = area_under_curve(risks, infected)
         return cls(round_number, loss, auc, epsilon, log_loss)
 
     @property
-    def told(self) -> str:
-        """Return a short text for a progress bar."""
+    def progress_text(self) -> str:
+        """Short text for a progress bar."""
         figures = (("loss", self.loss), ("AUC", self.auc))
         words = [
             f"{name} {value:.3f}" for name, value in figures if not math.isnan(value)
@@ -56,7 +56,7 @@ class ValidationCheck:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "ValidationCheck":
-        """Build a look from JSON, which has neither infinity nor NaN."""
+        """Build a check from JSON, which has neither infinity nor NaN."""
         missing = {name: math.nan for name, value in values.items() if value is None}
         if "epsilon" in missing:
             missing["epsilon"] = math.inf
@@ -67,62 +67,62 @@ Watch = Callable[[ValidationCheck], None]
 
 
 class EarlyStopping:
-    """Selects the best round and ends training after ``patience`` worse looks.
+    """Selects the best round and ends training after ``patience`` worse checks.
 
-    The best look has the lowest log loss or, where test people choose the round, the
-    highest AUC. Where validation results must not leave, or there are none, the
-    newest look is the best and training never ends early.
+    The best check has the lowest log loss or, if test people select the round, the
+    highest AUC. If validation results must not be released, or there are none, the
+    newest check is the best and training never ends early.
     """
 
-    looks: list[ValidationCheck]
+    checks: list[ValidationCheck]
     best: ValidationCheck | None
-    """None before the first look."""
+    """None before the first check."""
 
     def __init__(self, stopping: StoppingSettings, privacy: PrivacySettings) -> None:
         self._stopping = stopping
         chosen_on_test = stopping.selected_on == "test"
-        self._chooses = privacy.reveals_validation or chosen_on_test
+        self._selects = privacy.reveals_validation or chosen_on_test
         self._since = 0
-        self.looks, self.best = [], None
+        self.checks, self.best = [], None
 
     def due(self, round_number: int, last: int) -> bool:
-        """Return whether to look after this round."""
+        """Return True if a check is due after this round."""
         return round_number % self._stopping.check_every == 0 or round_number == last
 
-    def take(self, look: ValidationCheck) -> bool:
-        """Add a look; return whether it is the best so far."""
-        self.looks.append(look)
+    def add(self, check: ValidationCheck) -> bool:
+        """Add a check; return True if it is the best so far."""
+        self.checks.append(check)
         self._since += 1
-        if self.best is not None and not self._is_better(look, self.best):
+        if self.best is not None and not self._is_better(check, self.best):
             return False
-        self.best, self._since = look, 0
+        self.best, self._since = check, 0
         return True
 
-    def _is_better(self, look: ValidationCheck, best: ValidationCheck) -> bool:
-        if not self._chooses or math.isnan(look.log_loss):
+    def _is_better(self, check: ValidationCheck, best: ValidationCheck) -> bool:
+        if not self._selects or math.isnan(check.log_loss):
             return True
         if self._stopping.selected_on == "test":
-            return look.auc > best.auc
-        return look.log_loss < best.log_loss
+            return check.auc > best.auc
+        return check.log_loss < best.log_loss
 
     @property
     def ended(self) -> bool:
-        """Whether enough looks in a row were no better."""
+        """True after ``patience`` checks without improvement."""
         return self._since >= self._stopping.patience
 
     def as_plain(self) -> Plain:
-        """Return everything that a checkpoint must hold, for JSON."""
+        """Return the state for a checkpoint, as JSON values."""
         return {
-            "looks": [asdict(look) for look in self.looks],
+            "looks": [asdict(check) for check in self.checks],
             "since": self._since,
-            "best": None if self.best is None else self.looks.index(self.best),
+            "best": None if self.best is None else self.checks.index(self.best),
         }
 
     def restore(self, values: Plain) -> None:
         """Continue from what ``as_plain`` returned."""
-        self.looks = [ValidationCheck.of(one) for one in values["looks"]]
+        self.checks = [ValidationCheck.of(one) for one in values["looks"]]
         self._since = values["since"]
-        self.best = None if values["best"] is None else self.looks[values["best"]]
+        self.best = None if values["best"] is None else self.checks[values["best"]]
 
 
 def running_log_odds(
@@ -134,7 +134,7 @@ def running_log_odds(
 
 
 def area_under_curve(risks: Probabilities, infected: Mask) -> float:
-    """Return the AUC by ranks, ties half; NaN where one kind of result is missing."""
+    """Return the AUC, ties counting half; NaN if one class is missing."""
     positive = int(infected.sum())
     pairs = positive * (len(infected) - positive)
     if not pairs:

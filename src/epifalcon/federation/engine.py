@@ -1,8 +1,8 @@
 """Train in one process: the fast engine, and the loop that trains any engine.
 
-The engine does the arithmetic of the messages without making them: one fused product
-instead of uploads and replies, and one Gaussian per group of edges instead of one per
-upload, which is the same joint distribution of all that people receive.
+The engine computes the effect of all messages without creating them: one fused product
+replaces uploads and replies, and one Gaussian per group of edges replaces one per
+upload. The joint distribution of everything that people receive is the same.
 """
 
 from collections.abc import Callable, Generator
@@ -53,11 +53,11 @@ class EngineState:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What one round did."""
+    """Result of one round."""
 
     round: int
     loss: float
-    """Mean cross-entropy over tested people; NaN where it stays with the sites."""
+    """Mean cross-entropy over tested people; NaN if sites do not send it."""
     seconds: float
 
 
@@ -71,7 +71,7 @@ class Rounds(Protocol):
         """Rounds done."""
 
     def step(self) -> float:
-        """Run one round and return its mean loss; receipts come first."""
+        """Record the receipts, run one round and return its mean loss."""
 
 
 def train(
@@ -113,7 +113,7 @@ def advance(
 def run_pass(
     work: Generator[Exchange, Tensor, T], carry: Callable[[Exchange], Tensor]
 ) -> T:
-    """Run a pass to its result, every exchange carried by ``carry``."""
+    """Run a pass to its result; ``carry`` performs every exchange."""
     exchange, result = advance(work, None)
     while exchange is not None:
         exchange, result = advance(work, carry(exchange))
@@ -138,20 +138,20 @@ def unpack_model(tensors: dict[str, Tensor]) -> Model:
     return Model(parameters, moments)
 
 
-def pack_home(home: PersonalState) -> dict[str, Tensor]:
+def pack_state(state: PersonalState) -> dict[str, Tensor]:
     """Return people's embeddings, moments and received rows by name."""
     tensors = {}
-    if home.rows is not None and home.moments is not None:
-        tensors["home/rows"] = home.rows
-        tensors["home/first"] = home.moments.first
-        tensors["home/second"] = home.moments.second
-    if home.received is not None:
-        tensors["home/received"] = home.received
+    if state.rows is not None and state.moments is not None:
+        tensors["home/rows"] = state.rows
+        tensors["home/first"] = state.moments.first
+        tensors["home/second"] = state.moments.second
+    if state.received is not None:
+        tensors["home/received"] = state.received
     return tensors
 
 
-def unpack_home(tensors: dict[str, Tensor]) -> PersonalState:
-    """Return what ``pack_home`` packed."""
+def unpack_state(tensors: dict[str, Tensor]) -> PersonalState:
+    """Return what ``pack_state`` packed."""
     found = tensors_under(tensors, "home/")
     moments = None
     if "rows" in found:
@@ -160,10 +160,10 @@ def unpack_home(tensors: dict[str, Tensor]) -> PersonalState:
 
 
 def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Refuse a state whose names, shapes or types are not the expected ones."""
+    """Raise ``DataError`` if names, shapes or types differ from ``expected``."""
     names = set(given) ^ set(expected)
     if odd := sorted(names - {"home/received"}):
-        raise DataError(f"the state is of another run: {', '.join(odd)}")
+        raise DataError(f"the state belongs to another run: {', '.join(odd)}")
     for name, other in expected.items():
         one = given.get(name, other)
         if one.shape != other.shape or one.dtype != other.dtype:
@@ -173,7 +173,7 @@ def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
-    """Record a forward pass beside the rounds; without privacy nothing is counted."""
+    """Record the receipts of a scoring pass; nothing in mode ``off``."""
     if plan.is_private:
         opening = () if number else plan.opening()
         ledger.record(*opening, *plan.scoring_receipts(number))
@@ -185,18 +185,18 @@ class EdgeExchange:
 
     operator: FusedOperator
     sigma: EdgeSums | None
-    """Standard deviation of the noise on what groups pass on, and on what a person
-    gets from edges of its own; None for no noise."""
+    """Standard deviation of the noise on sums of groups, and on what a person
+    receives from edges of its own; None for no noise."""
     layers: int
     one_value: bool = False
-    """Whether all columns share one noise value for each edge, and only uploads
-    after round 0 have noise: the authors' program."""
+    """Whether all columns of an edge share one noise value, and only uploads after
+    round 0 have noise, as in the authors' program."""
 
     @classmethod
     def of(
         cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan
     ) -> "EdgeExchange":
-        """Build the passage under ``plan``; ``counts``, (edges,), are None if true."""
+        """Build the exchange; ``counts`` (edges,) is None for true counts."""
         operator, upload = FusedOperator.of(cohort.incidence, counts), plan.upload
         if upload is None or upload.sigma <= 0:
             return cls(operator, None, plan.layers)
@@ -214,7 +214,10 @@ class EdgeExchange:
     def carry(
         self, exchange: Exchange, seed: int, kind: str, round_number: int
     ) -> Tensor:
-        """Return what comes back in a pass of ``kind``: upload, return or scoring."""
+        """Return the rows that people receive, (people, width).
+
+        ``kind`` is that of the pass: upload, return or scoring.
+        """
         require_rows(exchange.rows, self.operator.people, "people")
         rows, noise = view(exchange.rows), None
         if self.sigma is not None:
@@ -236,7 +239,7 @@ class EdgeExchange:
 
 
 class VectorisedEngine:
-    """All people of ``cohort`` as one batch of tensors, without any upload."""
+    """Trains all people of ``cohort`` as one batch of tensors, without uploads."""
 
     def __init__(
         self,
@@ -254,10 +257,10 @@ class VectorisedEngine:
         width = 0 if cohort.state is None else cohort.state.shape[1]
         rng = self._client.seeds.parameters()
         self._model = Model.of(initial_parameters(settings, width, rng))
-        self._home = self._client.first_home()
+        self._people_state = self._client.initial_state()
         self._round = 0
         self._opened: tuple[EdgeExchange, EdgeWeights] | None = None
-        self._shown = None if view is None else Sampling(self._client, view)
+        self._sampling = None if view is None else Sampling(self._client, view)
 
     @property
     def round(self) -> int:
@@ -269,75 +272,83 @@ class VectorisedEngine:
         number, settings, client = self._round, self.settings, self._client
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
-        passage, around = self._open()
+        edge_exchange, edge_weights = self._open()
         parameters = self._model.parameters
-        work, entry = client.training(self._home, around, parameters, number)
-        if self._shown is not None:
-            self._shown.broadcast(number, parameters)
-        result = run_pass(work, lambda one: self._carry(passage, one, one.kind))
+        work, entry = client.training(
+            self._people_state, edge_weights, parameters, number
+        )
+        if self._sampling is not None:
+            self._sampling.broadcast(number, parameters)
+        result = run_pass(work, lambda one: self._carry(edge_exchange, one, one.kind))
         loss = require_loss(result.loss, result.weight, number)
         uses = all_uses(result, entry)
         upload = client.gradient_upload(uses, result.weight, number)
-        if self._shown is not None:
-            self._shown.gradients(uses, number)
+        if self._sampling is not None:
+            self._sampling.gradients(uses, number)
         model, closing = server.step(self._model, [upload], settings)
         if self.plan.weight_sigma is not None:
             sigma = self.plan.weight_sigma * len(client.cohort.people) ** -0.5
             sigma *= settings.learning_rate_at(number + 1)
             source = client.seeds.gradient(self.plan.gradient_terms(number), 0)
             model = server.noised(model, sigma, source)
-        self._home = client.close_round(self._home, result, closing)
+        self._people_state = client.close_round(self._people_state, result, closing)
         self._model, self._round = model, number + 1
         return loss
 
     def scores(self, fresh: bool | None = None) -> Probabilities:
         """Return the probability of infection of everybody, (people,).
 
-        ``fresh``: by a forward pass, which is a release of its own, otherwise from what
-        people received last. Default: fresh without privacy and before the first round.
+        ``fresh`` runs a forward pass, an additional release; otherwise rows received
+        last are used. Default: fresh in mode ``off`` and before the first round.
         """
         if fresh is None:
             fresh = not self.plan.is_private or self._round == 0
-        received = self._score_pass() if fresh else self._home.received
+        received = self._score_pass() if fresh else self._people_state.received
         return self._client.probabilities(self._model.parameters, received)
 
     def _score_pass(self) -> Tensor:
         record_scoring(self.ledger, self.plan, self._round)
-        passage, around = self._open()
-        work = self._client.scoring(self._home, around, self._model.parameters)
-        return run_pass(work, lambda one: self._carry(passage, one, "scoring"))
+        edge_exchange, edge_weights = self._open()
+        work = self._client.scoring(
+            self._people_state, edge_weights, self._model.parameters
+        )
+        return run_pass(work, lambda one: self._carry(edge_exchange, one, "scoring"))
 
-    def _carry(self, passage: EdgeExchange, exchange: Exchange, kind: str) -> Tensor:
-        came = passage.carry(exchange, self._client.seeds.noise, kind, self._round)
-        if self._shown is not None:
-            self._shown.uploads(exchange, self._round, kind)
+    def _carry(
+        self, edge_exchange: EdgeExchange, exchange: Exchange, kind: str
+    ) -> Tensor:
+        came = edge_exchange.carry(
+            exchange, self._client.seeds.noise, kind, self._round
+        )
+        if self._sampling is not None:
+            self._sampling.uploads(exchange, self._round, kind)
         return came
 
     def state(self) -> EngineState:
-        """Return what a checkpoint must hold; its tensors never change."""
-        tensors = pack_model(self._model) | pack_home(self._home)
+        """Return the state for a checkpoint; its tensors are never modified."""
+        tensors = pack_model(self._model) | pack_state(self._people_state)
         return EngineState(self._round, tensors, self.ledger.head)
 
     def restore(self, state: EngineState) -> None:
-        """Continue from ``state``; the engine must be made as the first one was."""
+        """Continue from ``state``, taken from an engine with equal arguments."""
         require_like(state.tensors, self.state().tensors)
         owned = {name: one.clone() for name, one in state.tensors.items()}
-        self._model, self._home = unpack_model(owned), unpack_home(owned)
+        self._model, self._people_state = unpack_model(owned), unpack_state(owned)
         self._round = state.round
 
     def _open(self) -> tuple[EdgeExchange, EdgeWeights]:
         if self._opened is None:
             counts, cohort = self._counts(), self._client.cohort
             size = cohort.incidence.size.astype(np.float64)
-            around = self._client.settle(size if counts is None else counts)
-            passage = EdgeExchange.of(cohort, counts, self.plan)
-            if self._shown is not None:
-                self._shown.crowd()
-            self._opened = passage, around
+            edge_weights = self._client.edge_weights(size if counts is None else counts)
+            edge_exchange = EdgeExchange.of(cohort, counts, self.plan)
+            if self._sampling is not None:
+                self._sampling.place_totals()
+            self._opened = edge_exchange, edge_weights
         return self._opened
 
     def _counts(self) -> Floats | None:
-        """Return noisy counts at the true edges, as the server would find them."""
+        """Return counts at the true edges, (edges,), with the noise of all claims."""
         if self.plan.presence is None:
             return None
         cohort = self._client.cohort
@@ -348,15 +359,15 @@ class VectorisedEngine:
 
 
 def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:
-    """Refuse a plan that was made for other people or another model."""
+    """Raise ``SettingsError`` if the plan is for other people or another model."""
     if plan.layers != settings.layers:
-        raise SettingsError(f"{settings.layers} layers, the plan is for {plan.layers}")
+        raise SettingsError(f"layers={settings.layers}, the plan has {plan.layers}")
     if not plan.is_private:
         return
     if plan.copies != len(cohort.pseudo):
         found = len(cohort.pseudo)
-        raise SettingsError(f"{found} pseudo copies, the plan is for {plan.copies}")
+        raise SettingsError(f"{found} pseudo copies, the plan has {plan.copies}")
     most = int(cohort.incidence.degree.max(initial=0))
     if most > plan.releases.person:
         paid = plan.releases.person
-        raise SettingsError(f"a person has {most} places, the plan pays for {paid}")
+        raise SettingsError(f"a person has {most} places, the plan covers {paid}")

@@ -3,9 +3,9 @@
 A cohort is one person or many. No record holds a trace, a label or an embedding as
 it is stored at a site. The ledger records what the keys of an upload reveal.
 
-On the wire a message is a safetensors file with a heading in its metadata: nothing in
+On the wire a message is a safetensors file with a header in its metadata: nothing in
 it can be executed, and every length is checked before anything is read. Both sides
-check every heading, so an answer for another run, round, phase or site is refused.
+check every header, so an answer for another run, round, phase or site is refused.
 """
 
 import json
@@ -31,19 +31,19 @@ from epifalcon.models.tensor_files import tensors_under
 from epifalcon.settings import convert, plain
 from epifalcon.types import Floats, Mask, Plain
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the protocol; both sides must use the same."""
 ERROR = "error"
 """Key of an answer: why a site could not handle a request, without any data."""
 SECONDS = "seconds"
 """Key of an answer: computing time of the site."""
-_MOST_HEADING_BYTES = 2**20
+_MAX_HEADER_BYTES = 2**20
 _LENGTH_BYTES = 8
 _TYPES = (torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8)
 _ANY_NUMBER = 1e300
 
 
-# Envelope: bytes with a heading.
+# Envelope: bytes with a header.
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class MessageHeader:
 
 @dataclass(frozen=True, eq=False)
 class Packet:
-    """The decoded bytes of one message: heading, tensors by name, JSON values."""
+    """The decoded bytes of one message: header, tensors by name, JSON values."""
 
-    heading: MessageHeader
+    header: MessageHeader
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Plain = field(default_factory=dict)
 
@@ -78,10 +78,12 @@ def pack(packet: Packet) -> bytes:
     arrays = {}
     for name, tensor in packet.tensors.items():
         if tensor.dtype not in _TYPES:
-            raise DataError(f"{name} is of {tensor.dtype}, which no message holds")
+            raise DataError(
+                f"{name} has dtype {tensor.dtype}, which messages cannot hold"
+            )
         arrays[name] = tensor.detach().contiguous().numpy()
     metadata = {
-        "heading": json.dumps(vars(packet.heading)),
+        "heading": json.dumps(vars(packet.header)),
         "values": json.dumps(packet.values, allow_nan=False),
     }
     return safetensors.numpy.save(arrays, metadata)
@@ -89,37 +91,39 @@ def pack(packet: Packet) -> bytes:
 
 def unpack(data: bytes) -> Packet:
     """Decode what ``pack`` made; anything else is a ``DataError``."""
-    heading, values = _decode_head(data)
+    header, values = _decode_head(data)
     try:
         tensors = safetensors.torch.load(data)
     except SafetensorError as error:
         raise DataError(f"not a message: {error}") from None
     for name, tensor in tensors.items():
         if tensor.dtype not in _TYPES:
-            raise DataError(f"{name} is of {tensor.dtype}, which no message holds")
-    return Packet(heading, tensors, values)
+            raise DataError(
+                f"{name} has dtype {tensor.dtype}, which messages cannot hold"
+            )
+    return Packet(header, tensors, values)
 
 
-def heading_of(data: bytes) -> MessageHeader:
-    """Decode the heading alone, without reading the tensors."""
+def header_of(data: bytes) -> MessageHeader:
+    """Decode the header alone, without reading the tensors."""
     return _decode_head(data)[0]
 
 
 def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
     """Decode the metadata, which ``safetensors.torch.load`` does not return."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    if length > min(len(data) - _LENGTH_BYTES, _MOST_HEADING_BYTES):
-        raise DataError("not a message: its heading is longer than it may be")
+    if length > min(len(data) - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+        raise DataError(f"not a message: its header has {length:,} bytes")
     try:
-        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
-        metadata = header["__metadata__"]
-        heading = MessageHeader(**json.loads(metadata["heading"]))
+        described = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        metadata = described["__metadata__"]
+        header = MessageHeader(**json.loads(metadata["heading"]))
         values = json.loads(metadata["values"])
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise DataError("not a message: its heading cannot be read") from None
+        raise DataError("not a message: its header cannot be read") from None
     if not isinstance(values, dict):
-        raise DataError("not a message: its values have no names")
-    return heading, values
+        raise DataError("not a message: its values are not a JSON object")
+    return header, values
 
 
 # Records: typed messages and their encoding.
@@ -135,14 +139,14 @@ class Record:
     """
 
     phase: ClassVar[str] = ""
-    """Name of a request in headings; empty for answers."""
+    """Name of a request in headers; empty for answers."""
 
     @property
-    def moment(self) -> str:
-        """The phase in headings; a round may have several requests of a kind."""
+    def full_phase(self) -> str:
+        """Phase in headers; distinguishes several requests of a kind in a round."""
         return self.phase
 
-    def encode(self, heading: MessageHeader, seconds: float | None = None) -> Packet:
+    def encode(self, header: MessageHeader, seconds: float | None = None) -> Packet:
         """Encode the record, with the computing time of an answer."""
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {} if seconds is None else {SECONDS: seconds}
@@ -159,7 +163,7 @@ class Record:
             else:
                 kind = np.uint8 if kind is np.bool_ else kind
                 tensors[name] = torch.from_numpy(np.array(value, kind))
-        return Packet(heading, tensors, values)
+        return Packet(header, tensors, values)
 
     @classmethod
     def decode(cls, packet: Packet) -> Self:
@@ -204,7 +208,7 @@ def _read_array(name: str, found: Tensor, kind: type[np.generic]) -> NDArray[Any
     array: NDArray[Any] = found.numpy()
     wanted = np.uint8 if kind is np.bool_ else kind
     if array.dtype != wanted:
-        raise DataError(f"{name} is of {array.dtype}, expected {np.dtype(wanted).name}")
+        raise DataError(f"{name} is {array.dtype}, expected {np.dtype(wanted).name}")
     if kind is np.bool_ and (array > 1).any():
         raise DataError(f"{name} holds values other than 0 and 1")
     return array.astype(kind, copy=False)
@@ -214,9 +218,9 @@ def _read_value(name: str, found: Any, hint: Any) -> Any:  # noqa: ANN401
     try:
         made = convert(hint, found, name)
     except SettingsError as error:
-        raise DataError(f"{name} is not as expected: {str(error)[:200]}") from None
+        raise DataError(f"{name} is invalid: {str(error)[:200]}") from None
     if isinstance(made, float) and not abs(made) < _ANY_NUMBER:
-        raise DataError(f"{name} is not a finite number")
+        raise DataError(f"{name}={made} is not a finite number")
     return made
 
 
@@ -291,14 +295,14 @@ class Prepare(Record):
 class PresenceRequest(Record):
     """Server to site: request the claimed places. Answer: PresenceUpload."""
 
-    phase = "announce"
+    phase = "presence"
 
 
 @dataclass(frozen=True, eq=False)
 class CountsMessage(Record):
     """Server to site: people at each of its places (see ``PresenceRequest``)."""
 
-    phase = "settle"
+    phase = "totals"
     counts: Floats
     shared: Mask
     """True where other sites claim the place too."""
@@ -345,7 +349,7 @@ class Reply(Record):
     sums: Tensor
 
     @property
-    def moment(self) -> str:
+    def full_phase(self) -> str:
         return f"{self.phase} {self.channel}"
 
 
@@ -353,7 +357,7 @@ class Reply(Record):
 class ValidationRequest(RoundRequest):
     """Score the validation people, by the last scoring pass if ``fresh``."""
 
-    phase = "look"
+    phase = "validate"
     fresh: bool = False
 
 
@@ -366,14 +370,16 @@ class ValidationScores(Record):
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or self.scores.shape != self.infected.shape:
-            raise DataError("scores and results are not of the same people")
+            raise DataError(
+                f"{self.scores.shape} scores for {self.infected.shape} results"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class CheckpointRequest(RoundRequest):
     """Write a checkpoint of this round. Answer: Done."""
 
-    phase = "keep"
+    phase = "checkpoint"
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,9 +403,9 @@ class ScoresReply(Record):
         if found is None:
             return None
         if found.shape != (people,):
-            raise DataError(f"scores of {found.shape} for {people} people")
+            raise DataError(f"scores have shape {found.shape}, expected ({people},)")
         if not ((found >= 0) & (found <= 1)).all():
-            raise DataError("a score outside 0 to 1")
+            raise DataError("scores must be from 0 to 1")
         return found
 
 
@@ -440,7 +446,7 @@ class LocationUpload(Record):
         if self.rows.ndim != 2 or len(self.rows) != len(self.keys):
             shape = tuple(self.rows.shape)
             raise DataError(
-                f"{self.channel}: rows of {shape} for {len(self.keys)} keys"
+                f"{self.channel}: rows have shape {shape} for {len(self.keys)} keys"
             )
         require_finite(self.channel, self.rows, self.round)
 
@@ -453,7 +459,7 @@ class GradientUpload(Record):
     gradients: dict[str, Tensor]
     people: int
     weight: float | None
-    """Sum of the weights in the loss; None if it must not leave the site."""
+    """Sum of the weights in the loss; None if it must not be sent."""
     loss: float | None = None
     """Sum of the losses; None like ``weight``."""
 
@@ -473,4 +479,4 @@ def _require_keys(keys: EdgeKeys, distinct: bool) -> None:
         raise DataError(f"keys are {keys.dtype} of {keys.ndim} axes, expected int64")
     step = np.diff(keys)
     if (step < distinct).any():
-        raise DataError("keys must be ascending, none twice for a sum")
+        raise DataError("keys must be ascending, and distinct for sums")

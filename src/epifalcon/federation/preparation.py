@@ -1,14 +1,13 @@
-"""What enters training beside traces and tests, made by a site for its own people.
+"""Preparation of training data at a site: validation split, tallies, region states.
 
-Who is held back, in which fold a tested person is and on whom the mobility model is
-fitted depends on the seed and the person's number alone, so it is the same however
-people are split into sites; one process is one site with everybody. What must be known
-of all people is summed over sites: a site counts, and the server adds up. These sums
-leave without noise, and the ledger lists each of them as an unprotected release.
+Validation people, folds and the group of the mobility model depend only on the seed and
+the person's number, so they do not depend on how people are split into sites; one
+process is one site with everybody. Totals over all people are sums of the sites'
+tallies. They are sent without noise, and the ledger lists each as an unprotected
+release.
 
-A person's own test never enters features it is trained on: nothing sees the tests of
-validation people, and the region states of a tested person are made without the cases
-of its fold.
+A person's own test never enters features it is trained on: tests of validation people
+are not used, and the region states of a tested person exclude the cases of its fold.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.checks import present, shaped
 from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
-from epifalcon.epidemic.test_results import TestResults, without
+from epifalcon.epidemic.test_results import TestResults, exclude_people
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.messages import Record
@@ -42,7 +41,7 @@ from epifalcon.mobility.mobility_model import (
 )
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.forecast import judge
+from epifalcon.models.forecast import forecast_errors
 from epifalcon.models.person_model import state_of_people
 from epifalcon.models.region_model import (
     DcrnnRegionModel,
@@ -80,21 +79,21 @@ def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """The people of one site, or of everybody, with their traces and tests."""
+    """Traces and tests of the people of one site, or of everybody."""
 
     traces: Traces
     known: TestResults
     first: int = 0
-    """Number of the first of them in the whole city; the others follow."""
+    """Index of the first person in the whole city; the others follow."""
 
     def __post_init__(self) -> None:
         tested, people = self.known.people, self.traces.people
         if tested != people:
-            raise DataError(f"tests among {tested:,} people, but traces of {people:,}")
+            raise DataError(f"tests of {tested:,} people, but traces of {people:,}")
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Traces and tests, by name, for digests."""
+        """Arrays of traces and tests by name, for digests."""
         known = self.known
         return {
             "by_slot": self.traces.by_slot,
@@ -105,15 +104,17 @@ class SiteData:
 
     @property
     def people(self) -> NDArray[np.int64]:
-        """Their numbers in the whole city."""
+        """(people,) indices in the whole city."""
         return self.first + np.arange(self.traces.people, dtype=np.int64)
 
 
-def split(traces: Traces, known: TestResults, sites: int) -> list[SiteData]:
+def split_sites(traces: Traces, known: TestResults, sites: int) -> list[SiteData]:
     """Split people into ``sites`` sites of nearly equal size, in their order."""
     if not 1 <= sites <= traces.people:
-        raise SettingsError(f"sites={sites} must be 1 to {traces.people:,}, the people")
-    homes = []
+        raise SettingsError(
+            f"sites={sites} must be from 1 to {traces.people:,} (people)"
+        )
+    sites_data = []
     for people in np.array_split(np.arange(traces.people), sites):
         first, end = int(people[0]), int(people[-1]) + 1
         inside = (known.person >= first) & (known.person < end)
@@ -125,8 +126,8 @@ def split(traces: Traces, known: TestResults, sites: int) -> list[SiteData]:
         )
         by_slot = np.ascontiguousarray(traces.by_slot[:, first:end])
         some = Traces(by_slot, traces.clock, traces.regions)
-        homes.append(SiteData(some, tests, first))
-    return homes
+        sites_data.append(SiteData(some, tests, first))
+    return sites_data
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,35 +137,37 @@ class ValidationSplit:
     held_back: PersonIds
     """Positions of the validation people at the site, ascending."""
     training: TestResults
-    """The tests of everybody but them."""
+    """The tests of all other people."""
     fold: NDArray[np.int64]
-    """(people,) of each person in ``training``, -1 for everybody else."""
+    """(people,) fold of each tested person in ``training``, else -1."""
     mobility_group: NDArray[np.int64] | None = None
     """Positions of the people on whom the mobility model is fitted; None for all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """People of a site whose results choose the round: (people,) each."""
+    """People of a site whose results select the round: (people,) each."""
 
     people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
     """Positions at the site."""
     infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-def divide(home: SiteData, settings: PredictionSettings, seed: int) -> ValidationSplit:
+def validation_split(
+    data: SiteData, settings: PredictionSettings, seed: int
+) -> ValidationSplit:
     """Draw validation people, folds and the group of the mobility model.
 
-    Each draw is fixed by seed and person, so any split into sites gives the same.
-    Nobody is held back where the round is chosen on test people.
+    Each draw is determined by seed and person, whatever the split into sites. Nobody
+    is held back if test people select the round.
     """
     share = settings.stopping.validation_share
     if settings.stopping.selected_on == "test":
         share = 0.0
-    everybody = home.people
+    everybody = data.people
     drawn = drawn_for(everybody, "validation people", seed)
-    people = np.flatnonzero(home.known.tested & (drawn < share)).astype(np.int32)
-    training = without(home.known, people)
+    people = np.flatnonzero(data.known.tested & (drawn < share)).astype(np.int32)
+    training = exclude_people(data.known, people)
     drawn = drawn_for(everybody, "region folds", seed)
     fold = (drawn * settings.region.folds).astype(np.int64)
     fold[~training.tested] = -1
@@ -182,7 +185,7 @@ def mobility_group(
 
 
 def drawn_for(people: NDArray[np.int64], purpose: str, seed: int) -> Floats:
-    """Draw a number between 0 and 1 for each person, keyed by purpose and seed."""
+    """Draw a uniform number per person, (people,), keyed by purpose and seed."""
     key = NoiseKey(seed, Terms(channel=purpose, releases=ONE_VECTOR))
     normal = keyed_normals(key, NoiseRows.of_people(people), 1)[:, 0]
     drawn: Floats = np.clip(ndtr(np.asarray(normal, np.float64)), 0.0, 1 - 2**-53)
@@ -215,21 +218,21 @@ class StateMoments(Record):
 
 @dataclass(frozen=True, eq=False)
 class StateScaling:
-    """Scales people's region states to the size of the rows beside them.
+    """Scales people's region states to the norm of received rows.
 
-    Raw states differ little between people, so that training hardly uses them.
-    Scaled, each column has the same spread and a state the root mean square length
-    1, the most that a clipped row has when it is read.
+    Raw states differ little between people, so training hardly uses them. After
+    scaling, all columns have the same variance, and the root mean square norm of a
+    state is 1, the largest norm of a received clipped row.
     """
 
     centre: NDArray[np.float32]
     """(width,)"""
     factor: NDArray[np.float32]
-    """(width,), 0 for a column that is the same for all."""
+    """(width,) 0 for a constant column."""
 
     @classmethod
     def of(cls, moments: StateMoments, settings: PredictionSettings) -> "StateScaling":
-        """Return the scaling of all people's states; identity if not wanted."""
+        """Return the scaling for ``moments``; identity without ``scale_states``."""
         if not settings.region.scale_states:
             width = len(moments.total)
             return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
@@ -249,18 +252,18 @@ class StateScaling:
 
 @dataclass(frozen=True, eq=False)
 class SharedStatistics:
-    """What all sites share before the rounds."""
+    """Statistics of all people that every site receives before the rounds."""
 
     mobility: MobilityModel | None = None
     cases: Floats | None = None
-    """(regions, days) reported, for pseudo traces that follow them."""
+    """(regions, days) reported cases, for pseudo traces that depend on them."""
     states: NDArray[np.float32] | None = None
-    """(1 + folds, regions, days, width): from all cases, then without each fold's."""
+    """(1 + folds, regions, days, width): of all cases, then without each fold."""
     scaling: StateScaling | None = None
 
     @classmethod
     def of(cls, tally: "SiteTally", regions: Regions) -> "SharedStatistics":
-        """Return what follows from the public sums over all sites."""
+        """Return the mobility model and cases of the public sums over all sites."""
         mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
         return cls(
             None if mobility is None else mobility.model(regions),
@@ -269,56 +272,56 @@ class SharedStatistics:
 
 
 def raw_state(
-    home: SiteData,
-    division: ValidationSplit,
+    data: SiteData,
+    split: ValidationSplit,
     incidence: Incidence,
     states: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return each person's mean region state, (people, width), without its own fold."""
+    """Return each person's mean region state without its own fold, (people, width)."""
 
     def mean(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        found = state_of_people(torch.tensor(hidden), incidence, home.traces.clock)
+        found = state_of_people(torch.tensor(hidden), incidence, data.traces.clock)
         return np.asarray(found.numpy(), np.float32)
 
     state = mean(states[0])
     for number, hidden in enumerate(states[1:]):
-        people = division.fold == number
+        people = split.fold == number
         if people.any():
             state[people] = mean(hidden)[people]
     return state
 
 
 def cohort_of(
-    home: SiteData,
-    division: ValidationSplit,
+    data: SiteData,
+    split: ValidationSplit,
     settings: PredictionSettings,
-    around: SharedStatistics,
+    shared: SharedStatistics,
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Cohort:
-    """Return the people as they enter the rounds; ``rng`` draws pseudo traces."""
-    incidence = hypergraph(home.traces, settings)
+    """Build the cohort of a site; ``rng`` draws the pseudo traces."""
+    incidence = hypergraph(data.traces, settings)
     state = None
-    if around.states is not None and around.scaling is not None:
-        raw = raw_state(home, division, incidence, around.states)
-        state = torch.from_numpy(around.scaling.apply(raw))
+    if shared.states is not None and shared.scaling is not None:
+        raw = raw_state(data, split, incidence, shared.states)
+        state = torch.from_numpy(shared.scaling.apply(raw))
     pseudo: tuple[Incidence, ...] = ()
-    if around.mobility is not None:
-        made = pseudo_traces(home.traces, settings, around, rng, progress)
+    if shared.mobility is not None:
+        made = pseudo_traces(data.traces, settings, shared, rng, progress)
         pseudo = tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
-    return Cohort(home.people, incidence, division.training.status, state, pseudo)
+    return Cohort(data.people, incidence, split.training.status, state, pseudo)
 
 
 def pseudo_traces(
     traces: Traces,
     settings: PredictionSettings,
-    around: SharedStatistics,
+    shared: SharedStatistics,
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> PseudoTraces:
-    """Draw the pseudo traces of some people from the shared mobility model."""
-    mobility = present(around.mobility, "pseudo traces need a mobility model")
-    cases = around.cases
+    """Generate pseudo traces of ``traces`` from the shared mobility model."""
+    mobility = present(shared.mobility, "pseudo traces need a mobility model")
+    cases = shared.cases
     if cases is None:
         cases = np.zeros((len(traces.regions), traces.clock.days))
     return generate(traces, mobility, cases, settings.pseudo, rng, progress)
@@ -327,7 +330,7 @@ def pseudo_traces(
 def unprotected_receipts(
     plan: PrivacyPlan, settings: PredictionSettings, *, validation: bool
 ) -> list[UnprotectedRelease]:
-    """Return receipts of what leaves once beside the rounds, without noise."""
+    """Return the receipts of releases without noise made once, before the rounds."""
     made: list[tuple[str, str]] = []
     if settings.uses_region_model:
         made.append(("region model", "cases by region and day, and flows"))
@@ -340,18 +343,20 @@ def unprotected_receipts(
     if validation and settings.privacy.reveals_validation:
         what = "scores and results of validation people, without names"
         made.append(("validation", what))
-    return [in_the_clear(plan, channel, what) for channel, what in made]
+    return [unprotected_receipt(plan, channel, what) for channel, what in made]
 
 
-def in_the_clear(plan: PrivacyPlan, channel: str, what: str) -> UnprotectedRelease:
-    """Return a receipt of something that leaves without protection, once."""
+def unprotected_receipt(
+    plan: PrivacyPlan, channel: str, what: str
+) -> UnprotectedRelease:
+    """Return the receipt of one release without protection."""
     terms = Terms(channel=channel, releases=plan.releases, relation=plan.relation)
     return UnprotectedRelease(terms=terms, what=what)
 
 
 @dataclass(frozen=True, eq=False)
 class SiteTally:
-    """What one site, or all together, counted."""
+    """Counts of one site, or of all sites."""
 
     parts: Mapping[str, Any]
     """``flows``, ``cases/0`` of all tested people, ``cases/1`` of those outside the
@@ -359,14 +364,16 @@ class SiteTally:
 
     def __add__(self, other: "SiteTally") -> "SiteTally":
         if self.parts.keys() != other.parts.keys():
-            raise DataError("sites counted different things")
+            raise DataError(
+                f"tallies of {sorted(self.parts)} and {sorted(other.parts)} differ"
+            )
         return SiteTally(
             {name: one + other.parts[name] for name, one in self.parts.items()}
         )
 
 
 def tally_names(settings: PredictionSettings) -> list[str]:
-    """Return what the settings need counted, for the region model and in public."""
+    """Return the names of all tallies that the settings need."""
     if not settings.uses_region_model:
         return public_names(settings)
     folds = [f"cases/{number}" for number in range(1 + settings.region.folds)]
@@ -374,32 +381,32 @@ def tally_names(settings: PredictionSettings) -> list[str]:
 
 
 def public_names(settings: PredictionSettings) -> list[str]:
-    """Return the sums that all sites learn, for pseudo traces."""
+    """Return the names of the tallies sent to all sites, for pseudo traces."""
     needed = settings.uses_pseudo_traces, settings.pseudo_follows_cases
     return [name for name, one in zip(_PUBLIC, needed, strict=True) if one]
 
 
 def count_tally(
-    home: SiteData,
-    division: ValidationSplit,
+    data: SiteData,
+    split: ValidationSplit,
     settings: PredictionSettings,
     progress: Progress = silent,
     names: Iterable[str] | None = None,
 ) -> SiteTally:
-    """Count what the settings need, or only ``names`` of it."""
-    training, traces, parts = division.training, home.traces, {}
+    """Compute the tallies of a site: all that are needed, or only ``names``."""
+    training, traces, parts = split.training, data.traces, {}
     for name in tally_names(settings) if names is None else names:
         part: Any
         if name == "flows":
             part = count_flows(traces, progress)
         elif name == "mobility":
-            part = tally_mobility(traces, division.mobility_group, progress)
+            part = tally_mobility(traces, split.mobility_group, progress)
         elif name == "reported":
             part = tally_cases(training, traces, COUNTS)
         else:
             some, number = training, int(name.removeprefix("cases/"))
             if number:
-                others = (division.fold >= 0) & (division.fold != number - 1)
+                others = (split.fold >= 0) & (split.fold != number - 1)
                 some = training.of_people(others)
             part = tally_cases(some, traces, settings.region.cases)
         parts[name] = part
@@ -408,13 +415,13 @@ def count_tally(
 
 @dataclass(frozen=True, eq=False)
 class RegionFeatures:
-    """Region states, how forecasts were evaluated, and the scaling of the states."""
+    """Region states, their scaling, and the evaluation of the region model."""
 
     states: NDArray[np.float32]
-    """(1 + folds, regions, days, width): from all cases, then without each fold's."""
+    """(1 + folds, regions, days, width): of all cases, then without each fold."""
     forecast: dict[str, Any]
     model: DcrnnRegionModel | GruRegionModel | None = None
-    """For people who come later; not read back by ``load``."""
+    """The fitted model, for new people; not restored by ``load``."""
     scaling: StateScaling | None = None
 
     def save(self, folder: Path, origin: store.Origin) -> None:
@@ -443,7 +450,7 @@ def fit_region_states(
     progress: Progress = silent,
     all_cases: Floats | None = None,
 ) -> RegionFeatures:
-    """Fit the region model to flows and reported cases, or to everybody's cases."""
+    """Fit the region model to flows and reported cases, or to ``all_cases``."""
     is_gru = settings.region.network.kind == "gru"
     model = (GruRegionModel if is_gru else DcrnnRegionModel)(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
@@ -453,24 +460,24 @@ def fit_region_states(
         made = [RegionHistory(tally.parts["flows"], all_cases, "all", measure)]
     else:
         made = histories(tally, clock, settings.region.cases)
-    # With one thread torch rounds sums alike on any machine and over any sites.
+    # With one thread torch rounds sums equally on any machine and for any sites.
     with threads(1):
         model.fit(made[0], generator, progress)
         states = np.stack([model.states(one) for one in made])
-        forecast = asdict(judge(model, made[0]))
+        forecast = asdict(forecast_errors(model, made[0]))
     return RegionFeatures(states, forecast, model)
 
 
 def histories(
     tally: SiteTally, clock: Clock, settings: CaseSettings
 ) -> list[RegionHistory]:
-    """Return the history of all tested people, then that without each fold."""
+    """Return the history of all tested people, then those without each fold."""
     made = []
     tested = None
     for name, one in tally.parts.items():
         if not name.startswith("cases/"):
             continue
-        cases = one.told(clock.slots_per_day, settings, tested)
+        cases = one.estimate(clock.slots_per_day, settings, tested)
         by_day, flows = cases.by_region_and_day, tally.parts["flows"]
         made.append(RegionHistory(flows, by_day, cases.source, cases.measure))
         tested = one.tested if tested is None else tested
@@ -514,7 +521,7 @@ def unpack_tally(
     }
     known = tuple(f"{name}/" for name in names)
     if odd := [name for name in tensors if not name.startswith(known)]:
-        raise DataError(f"a tally has {odd[0]}, which is not needed")
+        raise DataError(f"a tally has {odd[0]!r}, expected only {', '.join(names)}")
     parts = {}
     for name in names:
         kind = name.split("/")[0]
@@ -523,7 +530,7 @@ def unpack_tally(
         except KeyError as error:
             raise DataError(f"a tally lacks {error}") from None
         except (ValueError, TypeError) as error:
-            raise DataError(f"a tally is not whole: {error}") from None
+            raise DataError(f"a tally is inconsistent: {error}") from None
     return SiteTally(parts)
 
 
@@ -544,23 +551,25 @@ def _read_part(
             shaped(shape, **{place: counts})
             values[name] = int(counts[0]) if shape == (1,) else counts
         if not (np.isfinite(counts).all() and (counts >= 0).all()):
-            raise DataError(f"{place} holds a number below 0, NaN or infinity")
+            raise DataError(f"{place} holds a negative number, NaN or infinity")
     return values
 
 
 def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
     if (found := tensors[name]).dtype not in (torch.int64, torch.float64):
-        raise DataError(f"{name} is of {found.dtype}")
+        raise DataError(f"{name} is {found.dtype}, expected int64 or float64")
     return found.numpy()
 
 
 def require_counted(tally: SiteTally, people: int, clock: Clock) -> None:
-    """Refuse what ``people`` cannot have counted."""
+    """Raise ``DataError`` if a count is impossible for so many people."""
     most = people * clock.slots
     for name, one in pack_tally(tally).items():
         counts = not name.endswith(("/indices", "/indptr"))
         if one.numel() and counts and float(one.max()) > most:
-            raise DataError(f"{name} counts more than {people:,} people can have done")
+            raise DataError(
+                f"{name} exceeds {most:,}, the maximum of {people:,} people"
+            )
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

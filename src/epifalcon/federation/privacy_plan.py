@@ -53,15 +53,15 @@ class Clipped(RowTransform):
         """Factor applied to received rows."""
         return max(1.0, 1 / self.clip)
 
-    def send(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """Return the clipped rows."""
         return clip_rows(rows, self.clip)
 
-    def read(self, received: Tensor) -> Tensor:
+    def decode(self, received: Tensor) -> Tensor:
         """Return the received rows times ``gain``."""
         return received * self.gain
 
-    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:
+    def backward(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """Backpropagate through gain and clip; clipped rows get no radial gradient."""
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         size = norms.clamp(min=self.clip)
@@ -84,11 +84,11 @@ class ClippedReturn(RowTransform):
     clip: float
     factor: float
 
-    def send(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """Return the rows times ``factor``, clipped."""
         return clip_rows(rows * self.factor, self.clip)
 
-    def read(self, received: Tensor) -> Tensor:
+    def decode(self, received: Tensor) -> Tensor:
         """Return the received rows divided by ``factor``."""
         return received / self.factor
 
@@ -98,7 +98,7 @@ class PrivacyPlan:
     """The mechanisms of one run; None means that a channel is not protected."""
 
     mode: Mode
-    way: ExchangeRules
+    exchange_rules: ExchangeRules
     layers: int
     releases: Releases
     relation: Relation
@@ -116,49 +116,51 @@ class PrivacyPlan:
     @classmethod
     def of(
         cls,
-        wish: PrivacySettings,
+        privacy: PrivacySettings,
         settings: FalconSettings,
         releases: Releases,
         copies: int = 0,
     ) -> "PrivacyPlan":
         """Return the plan of a run; ``releases`` is the result of ``releases_of``."""
         path = settings.gradient_path
-        exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
+        exchanged = path == "exchanged" or (path == "auto" and not privacy.is_private)
         plan = cls(
-            mode=wish.mode,
-            way=ExchangeRules(exchanged=exchanged),
+            mode=privacy.mode,
+            exchange_rules=ExchangeRules(exchanged=exchanged),
             layers=settings.layers,
             releases=releases,
-            relation=wish.relation,
-            copies=copies if wish.is_private else 0,
+            relation=privacy.relation,
+            copies=copies if privacy.is_private else 0,
         )
-        if not wish.is_private:
+        if not privacy.is_private:
             return plan
-        if wish.mode == "paper":
-            sigmas = _paper_sigmas(wish, settings.rounds)
+        if privacy.mode == "paper":
+            sigmas = _paper_sigmas(privacy, settings.rounds)
         else:
-            sigmas = _exact_sigmas(wish, settings, releases, exchanged)
+            sigmas = _exact_sigmas(privacy, settings, releases, exchanged)
         upload, gradient, presence = sigmas
         uploads = GaussianMechanism(
-            wish.upload_clip,
+            privacy.upload_clip,
             upload,
-            clips_rows=wish.clipped == "row",
-            one_value=wish.upload_noise == "place",
+            clips_rows=privacy.clipped == "row",
+            one_value=privacy.upload_noise == "place",
         )
         # Without row clipping, as in the authors' program, rows are sent unchanged.
         out: RowTransform = Clipped(uploads.clip) if uploads.clips_rows else UNCHANGED
         back: RowTransform = ClippedReturn(uploads.clip, float(releases.person))
         if uploads.one_value:
             back = UNCHANGED
-        dpsgd = wish.gradient_noise == "gradient"
+        dpsgd = privacy.gradient_noise == "gradient"
         return replace(
             plan,
-            way=ExchangeRules(out, back, exchanged),
+            exchange_rules=ExchangeRules(out, back, exchanged),
             upload=uploads,
-            gradient=GaussianMechanism(wish.gradient_clip, gradient) if dpsgd else None,
+            gradient=GaussianMechanism(privacy.gradient_clip, gradient)
+            if dpsgd
+            else None,
             weight_sigma=None if dpsgd else gradient,
             presence=None if presence is None else GaussianMechanism(1.0, presence),
-            budget=_budget(wish),
+            budget=_budget(privacy),
         )
 
     @classmethod
@@ -204,7 +206,7 @@ class PrivacyPlan:
 
     def round_receipts(self, round_number: int) -> tuple[Release, ...]:
         """Return the receipts of one training round."""
-        kinds = ("upload", "return") if self.way.exchanged else ("upload",)
+        kinds = ("upload", "return") if self.exchange_rules.exchanged else ("upload",)
         rows = [self._at_places(kind, round_number) for kind in kinds]
         terms = self.gradient_terms(round_number)
         receipt: Release

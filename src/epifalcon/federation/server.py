@@ -1,4 +1,4 @@
-"""What the server computes, as functions over messages (algorithm 1)."""
+"""Computations of the server on messages (algorithm 1), as stateless functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class PlaceTable:
     """Counts and sums at places over all sites; each site gets those at its keys."""
 
     counts: dict[str, Floats]
-    """Number of people at each announced key of a site, 1 or more: noise may say less,
-    but whoever asks was there."""
+    """Number of people at each key of a site, at least 1: a noisy count may be less,
+    but the site that claims the key has somebody there."""
     shared: dict[str, Mask]
     """Whether another site claims the key too."""
     keys: dict[str, EdgeKeys]

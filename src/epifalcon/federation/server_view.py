@@ -1,10 +1,10 @@
-"""What an honest but curious server sees of a sample of people.
+"""The view of an honest-but-curious server on a sample of people.
 
-``ServerView`` is the interface of a recorder; ``Sampling`` shows it the messages
-that would reach the server if each sampled person were a cohort of its own, made by
-``client.Client``. Training does not change. The engine draws noise for
-sums only, so the noise shown has the same distribution as, but is not the same draw
-as, the noise in training.
+``ServerView`` is the interface of a recorder. ``Sampling`` passes it the messages that
+the server would receive if each sampled person were a cohort of its own, created by
+``client.Client``. Training does not change. The engine draws noise only for sums, so
+the recorded noise has the same distribution as the noise in training, but is another
+draw.
 """
 
 from dataclasses import dataclass, replace
@@ -23,30 +23,32 @@ from epifalcon.federation.messages import (
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan
 from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
-from epifalcon.models.person_model import Exchange, LinearUse, Parameters
+from epifalcon.models.person_model import Exchange, LinearActivations, Parameters
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
 SERVER = -1
-"""Sender of what the server knows by itself."""
+"""Sender of the server's own messages."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlaceTotals:
-    """Totals over everybody that the server knows at each place."""
+    """Totals over all people at each place, as known to the server."""
 
     keys: EdgeKeys
     """(keys,) ascending."""
     counts: Floats
-    """(keys,) people truly there, with noise where the plan has some."""
+    """(keys,) people truly present, with the plan's noise."""
     claims: NDArray[np.int64]
-    """(keys,) uploads, true or pseudo."""
+    """(keys,) number of uploads, true or pseudo."""
 
     def __post_init__(self) -> None:
         same_length(keys=self.keys, counts=self.counts, claims=self.claims)
 
 
-Seen = PresenceUpload | LocationUpload | GradientUpload | PlaceTotals | Broadcast
+ServerMessage = (
+    PresenceUpload | LocationUpload | GradientUpload | PlaceTotals | Broadcast
+)
 
 
 class ServerView(Protocol):
@@ -56,12 +58,12 @@ class ServerView(Protocol):
     def sample(self) -> NDArray[np.int64]:
         """Numbers of the people whose messages are recorded."""
 
-    def saw(self, sender: int, message: Seen) -> None:
+    def record(self, sender: int, message: ServerMessage) -> None:
         """Record a message of person ``sender``, or of ``SERVER``."""
 
 
 class Sampling:
-    """Shows a view the messages of its sample of the people of ``cohort``."""
+    """Passes the messages of sampled people to a view."""
 
     def __init__(self, whole: Client, view: ServerView) -> None:
         self._whole, self._view = whole, view
@@ -74,19 +76,19 @@ class Sampling:
         """Each sampled person as a client, by position in the cohort."""
 
     def broadcast(self, number: int, parameters: Parameters) -> None:
-        """Show the parameters with which a round begins."""
-        self._view.saw(SERVER, Broadcast(number, dict(parameters)))
+        """Record the parameters at the start of a round."""
+        self._view.record(SERVER, Broadcast(number, dict(parameters)))
 
     def uploads(self, exchange: Exchange, number: int, kind: str) -> None:
-        """Show each person's uploads of an exchange in a pass of ``kind``."""
+        """Record each person's uploads of an exchange in a pass of ``kind``."""
         channel = f"{kind}/{exchange.layer}"
         for place, one in self._devices.items():
             own = replace(exchange, rows=exchange.rows[place : place + 1])
             upload = one.location_upload(own, channel, number, each_upload=True)
-            self._view.saw(int(one.cohort.people[0]), upload)
+            self._view.record(int(one.cohort.people[0]), upload)
 
-    def gradients(self, uses: tuple[LinearUse, ...], number: int) -> None:
-        """Show each person's gradient; whether it has a loss stays private."""
+    def gradients(self, uses: tuple[LinearActivations, ...], number: int) -> None:
+        """Record each person's gradient, without its weight in the loss."""
         for place, one in self._devices.items():
             row = slice(place, place + 1)
             own = [
@@ -94,13 +96,14 @@ class Sampling:
                 for use in uses
             ]
             upload = one.gradient_upload(own, 0.0, number)
-            self._view.saw(int(one.cohort.people[0]), upload)
+            self._view.record(int(one.cohort.people[0]), upload)
 
-    def crowd(self) -> None:
-        """Show how many people are, and claim to be, where the sample claims to be.
+    def place_totals(self) -> None:
+        """Record the totals at all places that sampled people claim.
 
-        Single presence uploads are shown only if they carry noise: without it a device
-        would reveal which claims are true, so counts are assumed to leave in totals.
+        Presence uploads of single people are recorded only if they carry noise: without
+        it they would reveal which claims are true, so only totals are assumed to be
+        released.
         """
         plan, cohort = self._whole.plan, self._whole.cohort
         listed = [
@@ -115,21 +118,21 @@ class Sampling:
             rng = Streams(self._whole.seeds.noise).numpy("counts seen")
             sigma = plan.presence.sigma * np.sqrt(claims)
             counts += sigma * rng.standard_normal(len(keys))
-        self._view.saw(SERVER, PlaceTotals(keys, counts, claims))
+        self._view.record(SERVER, PlaceTotals(keys, counts, claims))
         if plan.presence is not None:
             for one in self._devices.values():
-                self._view.saw(int(one.cohort.people[0]), one.announce())
+                self._view.record(int(one.cohort.people[0]), one.presence_upload())
 
 
 def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:
-    """Return the records whose places are claimed; pseudo places need protection."""
+    """Return the incidences of all claims; without noise only true places."""
     if plan.upload is None:
         return (cohort.incidence,)
     return cohort.incidence, *cohort.pseudo
 
 
 def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int64]:
-    """Count the people who claim each key in any of the records, each once."""
+    """Count the distinct people who claim each key in any record, (keys,)."""
     found = np.zeros(len(keys), np.int64)
     for number, record in enumerate(records):
         others = records[:number] + records[number + 1 :]

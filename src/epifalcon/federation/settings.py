@@ -1,4 +1,4 @@
-"""Settings of a federated run: privacy, early stopping, sites; free of torch."""
+"""Settings of federated runs: privacy, early stopping, sites; without torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -20,7 +20,7 @@ from epifalcon.models.settings import (
     RegionSettings,
 )
 from epifalcon.privacy.accounting import DELTA
-from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Unit
+from epifalcon.privacy.events import RELATIONS_FOR_EACH_UPLOAD, Relation, Unit
 from epifalcon.privacy.pseudo_traces import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
@@ -83,7 +83,7 @@ class PrivacySettings(Checked):
         for name in ("delta", "paper_delta"):
             if (delta := getattr(self, name)) >= 1:
                 raise SettingsError(f"{name}={delta} must be less than 1")
-        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
+        one_of(RELATIONS_FOR_EACH_UPLOAD, relation=self.relation)
         if self.upload_share + self.gradient_share >= 1:
             raise SettingsError(
                 "upload_share + gradient_share must leave a part for presence"
@@ -214,12 +214,12 @@ class PredictionSettings:
 
     @property
     def shares_cases(self) -> bool:
-        """Return True if sums of cases leave a site without noise."""
+        """Return True if sites send sums of cases without noise."""
         return self.uses_region_model or self.pseudo_follows_cases
 
     @property
     def shares_sums(self) -> bool:
-        """Return True if any sum leaves a site without noise."""
+        """Return True if sites send any sum without noise."""
         return self.uses_region_model or self.uses_pseudo_traces
 
     @property

@@ -1,22 +1,22 @@
-"""Train Falcon or HGNN in one process and score everybody; resumable at any moment.
+"""Train Falcon or HGNN in one process and score everybody; resumable at any time.
 
 One process is one site with everybody: preparation and early stopping are those of a
 run over sites, so equal settings and seed give the same result in both.
 
-Everything comes from the test results in ``TestResults``; held-out labels do not occur
-here. Two exceptions reproduce the authors' program: ``macro_cases="all"`` reads
-everybody's cases, ``selected_on="test"`` chooses the round on test people.
+Training uses only the results in ``TestResults``, never held-out labels. Two exceptions
+reproduce the authors' program: ``macro_cases="all"`` reads everybody's cases, and
+``selected_on="test"`` selects the round on test people.
 
-A folder stores region states, checkpoints and the ledger, whose every entry reaches the
-disk before a value leaves. Noise, dropout and masks are fixed by seed, round and
-person, so a resumed training ends with the same bits.
+A folder stores region states, checkpoints and the ledger. Each ledger entry is on disk
+before the value is released. Noise, dropout and masks are determined by seed, round and
+person, so a resumed training gives bitwise equal results.
 """
 
 import contextlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation import checkpoints, preparation
-from epifalcon.federation.checkpoints import Checkpoint, spent_figures
+from epifalcon.federation.checkpoints import Checkpoint, privacy_spent
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.early_stopping import (
     EarlyStopping,
@@ -66,42 +66,44 @@ LEDGER = "ledger.jsonl"
 RATES = "rates"
 """Unfinished trainings with several learning rates, one folder each."""
 _HEAD = "ledger_head"
-_NO_LEDGER = "put the file back as it was, or begin the run again with --overwrite"
-_NEEDS_TRUTH = "needs a simulated outbreak: of these people only tests are known"
-_PROBABILITY, _HELD = "probability", "held"
+_NO_LEDGER = "restore the file, or restart the run with --overwrite"
+_NEEDS_TRUTH = "needs a simulated outbreak: only the tests of these people are known"
+_PROBABILITY, _LOG_ODDS = "probability", "held"
+_CHECKS = "looks"
+"""Key of the validation checks in stored predictions."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingTask:
-    """What is trained on, with which settings and seed."""
+    """Data, settings and seed of a training."""
 
     traces: Traces
-    """As reported; the true ones may hold more."""
+    """Reported traces; true traces may have more observations."""
     known: TestResults
     settings: PredictionSettings
     seed: int
     all_cases: Floats | None = None
-    """(regions, days) of everybody; only for ``macro_cases="all"``."""
+    """(regions, days) cases of everybody; only for ``macro_cases="all"``."""
     test_people: preparation.Selection | None = None
-    """Of untested people; only for ``stopping.selected_on="test"``."""
+    """Untested people; only for ``stopping.selected_on="test"``."""
 
     def __post_init__(self) -> None:
-        _ = self.home
+        _ = self.site_data
 
     @property
-    def home(self) -> preparation.SiteData:
+    def site_data(self) -> preparation.SiteData:
         """Everybody as one site."""
         return preparation.SiteData(self.traces, self.known)
 
     @property
-    def division(self) -> preparation.ValidationSplit:
-        """Validation people and folds, by seed and person."""
-        return preparation.divide(self.home, self.settings, self.seed)
+    def split(self) -> preparation.ValidationSplit:
+        """Validation people and folds, determined by seed and person."""
+        return preparation.validation_split(self.site_data, self.settings, self.seed)
 
     @property
     def origin(self) -> store.Origin:
         """The settings and a fingerprint of the data, for stored records."""
-        arrays = {**self.home.arrays, **self.traces.regions.pack()}
+        arrays = {**self.site_data.arrays, **self.traces.regions.pack()}
         if self.all_cases is not None:
             arrays["all_cases"] = self.all_cases
         if self.test_people is not None:
@@ -112,7 +114,7 @@ class TrainingTask:
 
 
 class Recorder(Protocol):
-    """Records what a curious server sees of a training."""
+    """Records the view of a curious server during training."""
 
     def start(
         self,
@@ -125,26 +127,26 @@ class Recorder(Protocol):
         """Begin a recording, or continue the one in a checkpoint."""
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with what is recorded so far."""
+        """Return the checkpoint with the recording so far added."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the recording beside the prediction, unless it is there already."""
+        """Write the recording to ``folder`` unless it exists."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Scores of everybody, and how they came about."""
+    """Scores of everybody, validation results and privacy cost of a training."""
 
     probability: Probabilities
     """(people,)"""
     learning_rate: float
     best_round: int
     validation_auc: float
-    """AUC of the people who chose the round: see ``stopping.selected_on``."""
+    """AUC of the people who selected the round: see ``stopping.selected_on``."""
     validation_log_loss: float
-    looks: tuple[ValidationCheck, ...]
+    checks: tuple[ValidationCheck, ...]
     spent: dict[str, Any]
-    """``spent_figures`` of the ledger."""
+    """``privacy_spent`` of the ledger."""
     forecast: dict[str, Any] | None
     seconds: float
     seconds_per_round: float
@@ -152,6 +154,7 @@ class Prediction:
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         meta = asdict(self)
+        meta[_CHECKS] = meta.pop("checks")
         arrays = {_PROBABILITY: meta.pop(_PROBABILITY)}
         store.write(folder, PREDICTION, arrays, meta=meta, origin=origin)
 
@@ -159,8 +162,8 @@ class Prediction:
     def load(cls, folder: Path) -> "Prediction":
         """Read what ``save`` wrote."""
         stored = store.read(folder, PREDICTION)
-        values = {field.name: stored.meta[field.name] for field in fields(cls)[1:]}
-        values["looks"] = tuple(ValidationCheck.of(one) for one in values["looks"])
+        values = {**stored.meta}
+        values["checks"] = tuple(map(ValidationCheck.of, values.pop(_CHECKS)))
         for name in ("validation_auc", "validation_log_loss"):
             values[name] = math.nan if values[name] is None else values[name]
         return cls(np.array(stored.arrays[_PROBABILITY]), **values)
@@ -168,7 +171,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Output:
-    """Where a training stores its files, and who is informed."""
+    """Output folder, callbacks and recorder of a training."""
 
     folder: Path | None
     checkpoint_seconds: float
@@ -200,21 +203,21 @@ def fit(
     progress: Progress = silent,
     recorder: Recorder | None = None,
 ) -> Prediction:
-    """Train on the known tests and score everybody.
+    """Train on the test results and score everybody.
 
-    Equal tasks give equal bits on one machine, stopped and resumed or not. ``folder``
-    stores what a resumed training needs, at most every ``checkpoint_seconds``;
-    ``watch`` gets every look; ``recorder`` records what a server sees.
+    Equal tasks give bitwise equal results on one machine, also if resumed. Checkpoints
+    are written to ``folder``, at most every ``checkpoint_seconds``; ``watch`` is called
+    with every validation check; ``recorder`` records the server's view.
     """
     origin = task.origin
     if folder is not None and (folder / PREDICTION).is_dir():
         return _finished(task, folder, origin)
     require_possible(task)
     region = _region_features(task, folder, origin, progress)
-    around = surrounding(task, region, progress)
+    shared = shared_statistics(task, region, progress)
     rng = RunSeeds(task.seed).pseudo(0)
     cohort = preparation.cohort_of(
-        task.home, task.division, task.settings, around, rng, progress
+        task.site_data, task.split, task.settings, shared, rng, progress
     )
     forecast = None if region is None else region.forecast
     output = _Output(folder, checkpoint_seconds, watch, progress, recorder)
@@ -222,14 +225,14 @@ def fit(
     for attempt, rate in enumerate(rates):
         one = replace(task, settings=task.settings.with_learning_rate(rate))
         place = output if len(rates) == 1 else output.of_rate(rate)
-        # Each has initial weights of its own: some let every unit die at once.
+        # Each has its own initial weights: with some, all units are inactive at once.
         tried.append(_fit_rate(one, cohort, forecast, place, origin, attempt))
     if len(rates) == 1:
         return tried[0]
     best = min(tried, key=lambda one: one.validation_log_loss)
     found = replace(best, seconds=sum(one.seconds for one in tried))
     if folder is not None:
-        # The scores come last: they mark a finished training.
+        # Scores are written last: they mark a finished training.
         rate_folder = folder / RATES / f"{rates[tried.index(best)]:g}"
         scores = shutil.ignore_patterns(PREDICTION)
         shutil.copytree(rate_folder, folder, ignore=scores, dirs_exist_ok=True)
@@ -269,7 +272,7 @@ def _fit_rate(
 
 
 class _Training:
-    """A training, resumed if there is a checkpoint, and its best look so far."""
+    """A training, resumed if there is a checkpoint, and its best check so far."""
 
     def __init__(
         self,
@@ -281,12 +284,12 @@ class _Training:
     ) -> None:
         settings, folder, seed = task.settings, output.folder, task.seed
         self._output, self._origin = output, origin
-        self._chosen_by = selection(task)
+        self._selection = selection(task)
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
         self.weights: dict[str, Tensor] = {}
-        """Of the best look: the model and what people held, without Adam's moments."""
+        """Model and people's state at the best check, without Adam's moments."""
         self._probability = np.zeros(0)
-        self._held: Floats | None = None
+        self._log_odds: Floats | None = None
         self._seconds_before, self._training_seconds = 0.0, 0.0
         if attempt:
             seed = Streams(seed).seed_for(f"falcon training {attempt}")
@@ -317,16 +320,16 @@ class _Training:
         def watch(report: RoundReport) -> bool:
             nonlocal due, text
             reuse_pages()
-            look = self._after_round(report)
-            if look is not None:
-                text = look.told
+            check = self._after_round(report)
+            if check is not None:
+                text = check.progress_text
                 if output.watch is not None:
-                    output.watch(look)
+                    output.watch(check)
             output.progress("rounds", engine.round, engine.settings.rounds, text)
             now = perf_counter()
             if folder is not None and now >= due and not self.stopping.ended:
                 checkpoints.save(folder, self._checkpoint(), self._origin)
-                # Saving takes a twentieth of the time at most, however large the city.
+                # Saving takes at most a twentieth of the time in cities of any size.
                 pause, took = output.checkpoint_seconds, perf_counter() - now
                 due = perf_counter() + (max(pause, 19 * took) if pause else 0)
             return self.stopping.ended
@@ -336,24 +339,24 @@ class _Training:
                 train(engine, watch=watch)
 
     def _after_round(self, report: RoundReport) -> ValidationCheck | None:
-        """Update what people hold; look at the validation people if it is time."""
-        engine, chosen_by = self.engine, self._chosen_by
+        """Update the mean log odds; run a validation check if one is due."""
+        engine, selected = self.engine, self._selection
         self._training_seconds += report.seconds
         if self._memory:
             scores = engine.scores()
-            self._held = running_log_odds(self._held, scores, self._memory)
+            self._log_odds = running_log_odds(self._log_odds, scores, self._memory)
         if not self.stopping.due(engine.round, engine.settings.rounds):
             return None
-        scores = engine.scores() if self._held is None else expit(self._held)
-        risks, infected = scores[chosen_by.people], chosen_by.infected
-        look = ValidationCheck.at(
+        scores = engine.scores() if self._log_odds is None else expit(self._log_odds)
+        risks, infected = scores[selected.people], selected.infected
+        check = ValidationCheck.at(
             engine.round, report.loss, risks, infected, self._epsilon()
         )
-        if self.stopping.take(look):
+        if self.stopping.add(check):
             self._probability = scores
             tensors = engine.state().tensors
             self.weights = {n: one.clone() for n, one in _weights(tensors).items()}
-        return look
+        return check
 
     def _epsilon(self) -> float:
         """Return the epsilon of a person after the rounds done."""
@@ -373,42 +376,44 @@ class _Training:
         return self._seconds_before + perf_counter() - self._output.start
 
     def _checkpoint(self) -> Checkpoint:
-        """Return everything needed to continue."""
-        remembered = {
+        """Return everything that resuming needs."""
+        values = {
             **self.stopping.as_plain(),
             "seconds": self._seconds,
             "training_seconds": self._training_seconds,
         }
         tensors = {**self.weights, _PROBABILITY: torch.from_numpy(self._probability)}
-        if self._held is not None:
-            tensors[_HELD] = torch.from_numpy(self._held)
-        made = Checkpoint(self.engine.state(), tensors, remembered)
+        if self._log_odds is not None:
+            tensors[_LOG_ODDS] = torch.from_numpy(self._log_odds)
+        made = Checkpoint(self.engine.state(), tensors, values)
         recorder = self._output.recorder
         return made if recorder is None else recorder.checkpoint(made)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        remembered, tensors = checkpoint.remembered, checkpoint.tensors
+        values, tensors = checkpoint.values, checkpoint.tensors
         self.engine.restore(checkpoint.engine)
-        self.stopping.restore(remembered)
-        self._seconds_before = remembered["seconds"]
-        self._training_seconds = remembered["training_seconds"]
+        self.stopping.restore(values)
+        self._seconds_before = values["seconds"]
+        self._training_seconds = values["training_seconds"]
         self.weights = _weights(tensors)
         self._probability = tensors[_PROBABILITY].numpy()
-        self._held = tensors[_HELD].numpy() if _HELD in tensors else None
+        self._log_odds = tensors[_LOG_ODDS].numpy() if _LOG_ODDS in tensors else None
 
     def prediction(self, forecast: Plain | None) -> Prediction:
-        """Return the scores of the best look."""
+        """Return the scores of the best check."""
         engine, best = self.engine, self.stopping.best
         if best is None:
-            raise SettingsError("model.rounds: no round was run")
+            raise SettingsError(
+                f"model.rounds={engine.settings.rounds}: no round was run"
+            )
         return Prediction(
             probability=self._probability,
             learning_rate=engine.settings.learning_rate_at(1),
             best_round=best.round,
             validation_auc=best.auc,
             validation_log_loss=best.log_loss,
-            looks=tuple(self.stopping.looks),
-            spent=spent_figures(engine.plan.mode, engine.ledger),
+            checks=tuple(self.stopping.checks),
+            spent=privacy_spent(engine.plan.mode, engine.ledger),
             forecast=None if forecast is None else dict(forecast),
             seconds=self._seconds,
             seconds_per_round=self._training_seconds / max(engine.round, 1),
@@ -416,29 +421,29 @@ class _Training:
 
 
 def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters and what people hold."""
+    """Return the parameters, embeddings and received rows."""
     names = ("parameter/", "home/rows", "home/received")
     return {name: one for name, one in tensors.items() if name.startswith(names)}
 
 
 def require_possible(task: TrainingTask) -> None:
-    """Raise what ``fit`` would raise because tests and settings do not fit."""
+    """Raise the error that ``fit`` would raise for these tests and settings."""
     settings, traces, clock = task.settings, task.traces, task.traces.clock
-    status, division = task.known.status, task.division
+    status, split = task.known.status, task.split
     for result, word in ((1, "positive"), (0, "negative")):
         if (count := int((status == result).sum())) < 2:
             raise DataError(
-                f"{count} people tested {word}: at least 2 are needed, one to learn "
-                "from and one for validation"
+                f"{count} people tested {word}: at least 2 are needed, one for "
+                "training and one for validation"
             )
-        if not (division.training.status == result).any():
+        if not (split.training.status == result).any():
             raise SettingsError(
                 f"stopping.validation_share={settings.stopping.validation_share} holds "
-                f"back all {count} people tested {word}: nobody is left to learn from; "
+                f"back all {count} people tested {word}: nobody is left for training; "
                 "choose a smaller share or another seed"
             )
     selection(task)
-    # One person shows as well as all whether windows fit the slots.
+    # One person is enough to check that the windows divide the slots.
     preparation.hypergraph(
         Traces(traces.by_slot[:, :1], clock, traces.regions), settings
     )
@@ -456,9 +461,9 @@ def require_possible(task: TrainingTask) -> None:
 
 
 def selection(task: TrainingTask) -> preparation.Selection:
-    """Return the people whose results choose the round."""
+    """Return the people whose results select the round."""
     if task.settings.stopping.selected_on == "validation":
-        held_back = task.division.held_back
+        held_back = task.split.held_back
         return preparation.Selection(held_back, task.known.status[held_back] == 1)
     if task.test_people is None or not len(task.test_people.people):
         raise SettingsError(f"stopping.selected_on='test' {_NEEDS_TRUTH}")
@@ -468,7 +473,7 @@ def selection(task: TrainingTask) -> preparation.Selection:
 def _region_features(
     task: TrainingTask, folder: Path | None, origin: store.Origin, progress: Progress
 ) -> preparation.RegionFeatures | None:
-    """Read the region features from the folder, or make and store them."""
+    """Read the region features from the folder, or compute and store them."""
     if not task.settings.uses_region_model:
         return None
     if folder is None:
@@ -481,7 +486,7 @@ def _region_features(
                 regions = task.traces.regions
                 made.model.save(scratch / REGION, regions, origin)
             made.save(scratch, origin)
-    with _advice(f"delete {place} to make it again"):
+    with _advice(f"delete {place} to compute it again"):
         checkpoints.require_same(place, origin)
         return preparation.RegionFeatures.load(place)
 
@@ -489,72 +494,72 @@ def _region_features(
 def _fit_region_features(
     task: TrainingTask, progress: Progress
 ) -> preparation.RegionFeatures:
-    settings, home, division = task.settings, task.home, task.division
+    settings, site_data, split = task.settings, task.site_data, task.split
     public = preparation.public_names(settings)
     names = [one for one in preparation.tally_names(settings) if one not in public]
-    tally = preparation.count_tally(home, division, settings, progress, names)
+    tally = preparation.count_tally(site_data, split, settings, progress, names)
     cases = task.all_cases if settings.macro_cases == "all" else None
     fitted = preparation.fit_region_states(
         tally, task.traces.clock, settings, task.seed, progress, cases
     )
     incidence = preparation.hypergraph(task.traces, settings)
-    raw = preparation.raw_state(home, division, incidence, fitted.states)
+    raw = preparation.raw_state(site_data, split, incidence, fitted.states)
     moments = preparation.StateMoments.of(raw)
     return replace(fitted, scaling=preparation.StateScaling.of(moments, settings))
 
 
-def surrounding(
+def shared_statistics(
     task: TrainingTask,
     region: preparation.RegionFeatures | None,
     progress: Progress = silent,
 ) -> preparation.SharedStatistics:
-    """Return what devices share: mobility model, cases and region states."""
+    """Return the mobility model, cases and region states that all sites share."""
     names = preparation.public_names(task.settings)
     tally = preparation.count_tally(
-        task.home, task.division, task.settings, progress, names
+        task.site_data, task.split, task.settings, progress, names
     )
-    around = preparation.SharedStatistics.of(tally, task.traces.regions)
+    shared = preparation.SharedStatistics.of(tally, task.traces.regions)
     if region is None:
-        return around
-    return replace(around, states=region.states, scaling=region.scaling)
+        return shared
+    return replace(shared, states=region.states, scaling=region.scaling)
 
 
 def pseudo_traces_of(task: TrainingTask, progress: Progress = silent) -> PseudoTraces:
-    """Return the pseudo traces of everybody, as the devices of a run make them."""
-    around = surrounding(task, None, progress)
+    """Return the pseudo traces of everybody, equal to those of a run."""
+    shared = shared_statistics(task, None, progress)
     rng = RunSeeds(task.seed).pseudo(0)
-    return preparation.pseudo_traces(task.traces, task.settings, around, rng, progress)
+    return preparation.pseudo_traces(task.traces, task.settings, shared, rng, progress)
 
 
 def public_mobility(
     traces: Traces, pseudo: PseudoSettings, seed: int, progress: Progress = silent
 ) -> MobilityModel:
-    """Fit the public mobility model of a run, which attackers have too."""
+    """Fit the public mobility model of a run, which attackers know too."""
     people = np.arange(traces.people)
     group = preparation.mobility_group(people, pseudo.people_share, seed)
     return tally_mobility(traces, group, progress).model(traces.regions)
 
 
 def _finished(task: TrainingTask, folder: Path, origin: store.Origin) -> Prediction:
-    """Return what a finished training left, with what its ledger holds now."""
+    """Read a finished training's prediction, with the current cost of its ledger."""
     place = folder / PREDICTION
     checkpoints.require_same(place, origin, exact=False)
     found, ledger = Prediction.load(place), finished_ledger(folder)
-    # A kill may have come between the prediction and the end of the checkpoints.
+    # The process may have been killed before it removed the checkpoints.
     checkpoints.remove_all(folder)
     shutil.rmtree(folder / RATES, ignore_errors=True)
-    return replace(found, spent=spent_figures(task.settings.privacy.mode, ledger))
+    return replace(found, spent=privacy_spent(task.settings.privacy.mode, ledger))
 
 
 def finished_ledger(folder: Path) -> Ledger:
-    """Open the ledger of a finished training; every line is checked."""
-    head = checkpoints.verified(folder / MODEL)["meta"].get(_HEAD)
+    """Open the ledger of a finished training and verify every line."""
+    head = checkpoints.verify_folder(folder / MODEL)["meta"].get(_HEAD)
     with _advice(_NO_LEDGER, folder / LEDGER):
         return Ledger.open(folder / LEDGER, head=head)
 
 
 def best_model(folder: Path) -> dict[str, Tensor]:
-    """Read the model of the best round; every byte is checked."""
+    """Read the model of the best round and verify its checksum."""
     store.verify(folder / MODEL)
     return read_tensors(folder / MODEL / WEIGHTS)
 

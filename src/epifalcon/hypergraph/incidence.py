@@ -300,7 +300,7 @@ def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
 
 @compiled
 def count_ids(ids: Ids, length: int) -> Ids:
-    """Count value id from 0 to ``length`` - 1 as int32, without copying ``ids``."""
+    """Count each id from 0 to ``length`` - 1 as int32, without copying ``ids``."""
     count = np.zeros(length, np.int32)
     for value in ids:
         count[value] += 1

@@ -1,9 +1,9 @@
 """Contact tracing: binary as in the paper, and graded by count, duration and share.
 
-Nothing is learnt about people or places. Places and test results are used as they are,
-so there is no privacy guarantee. ``daily_exposure`` is the same day by day, the input
-of learners and networks. A person's own test is subtracted from whole numbers before
-any division, so it moves no bit of the person's own figures.
+Nothing is learned about people or places. Places and test results are used
+unprotected, so there is no privacy guarantee. ``daily_exposure`` computes the same by
+day, as input of learners and networks. A person's own test is subtracted from whole
+numbers before any division, so its own figures do not depend on it, bit for bit.
 """
 
 from dataclasses import dataclass
@@ -29,16 +29,15 @@ CHANNELS = 4
 _SLOPE_SD = 10.0
 """Prior of the slope per standard deviation; matters only for very few results."""
 _ROUNDING = 1e-9
-"""Scores that differ by less are equal."""
+"""Scores that differ by less are treated as equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracingSettings(Checked):
-    """Who counts as a case when met."""
+    """Which contacts count as cases."""
 
     days_after_test: NonNegative | None = None
-    """Somebody tested positive is a case until so many days after the test; None:
-    always."""
+    """Days after a positive test for which a person counts as a case; None: always."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +45,9 @@ class DctSettings(TracingSettings):
     """Which contacts count."""
 
     window_days: Count | None = 1
-    """Contacts in so many days before the end; None: in all days. In a fortnight nearly
-    everybody meets a known case; the paper's F1 and accuracy are those of an alarm for
-    88 % of people, which one day gives in our city of that size."""
+    """Number of latest days with contacts that count; None: all. In two weeks nearly
+    everybody meets a known case; the paper's F1 and accuracy match an alarm for 88 %
+    of the people, which one day gives in our city of that size."""
 
 
 class Dct(Method):
@@ -57,11 +56,11 @@ class Dct(Method):
     Everybody who met a known case within the window is a contact. Contacts get one risk
     and all others another: the shares of positive tests among the tested people of
     either kind, with half a result of each sort added. If contacts were not infected
-    more often, everybody gets the share of all. An alarm has no grades, so of the
-    metrics only F1 and accuracy are meaningful.
+    more often, everybody gets the overall share. An alarm is binary, so only F1 and
+    accuracy are meaningful.
 
-    Adapted: the paper gives the alarm alone; the two shares allow its error to be
-    measured. A person is no contact of itself.
+    Adapted: the paper gives only the alarm; the two shares make it a probability. A
+    person is not its own contact.
     """
 
     name = "dct"
@@ -71,7 +70,7 @@ class Dct(Method):
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Return the risk of contacts and of the others."""
         if not known.tested.any():
-            raise DataError("nobody was tested: there is nobody to be a contact of")
+            raise DataError("nobody was tested, so there are no known cases")
         days = self.settings.window_days
         per_day = traces.clock.slots_per_day
         first = 0 if days is None else traces.slots - days * per_day
@@ -93,7 +92,7 @@ class Dct(Method):
 
 
 class SoftDct(Method):
-    """The number of encounters with known cases, as a rising risk.
+    """Risk increasing with the number of encounters with known cases.
 
     An encounter is one slot in one region with one known case. A logistic curve over
     log(1 + encounters), fitted to the tested people.
@@ -113,9 +112,9 @@ class SoftDct(Method):
 
 
 class DurationDct(SoftDct):
-    """The slots spent with at least one known case, as a rising risk.
+    """Risk increasing with the slots spent with at least one known case.
 
-    What tracing apps do with the time near a case, graded: a logistic curve over
+    A graded form of the exposure time of tracing apps: a logistic curve over
     log(1 + slots), fitted to the tested people.
     """
 
@@ -126,7 +125,7 @@ class DurationDct(SoftDct):
 
 
 class SoftDctRatio(Method):
-    """The share of known cases among the tested people met, as a rising risk."""
+    """Risk increasing with the share of known cases among tested contacts."""
 
     name = "soft-dct-ratio"
 
@@ -138,7 +137,7 @@ class SoftDctRatio(Method):
 
 @dataclass(frozen=True, eq=False)
 class Encounters:
-    """How much each person was together with known cases."""
+    """Contact of each person with known cases."""
 
     slots: Counts
     """(people,) slots with at least one of them."""
@@ -147,10 +146,10 @@ class Encounters:
 
 
 def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
-    """Return how much everybody was together with cases, from ``first_slot`` on.
+    """Compute everybody's contact with cases from ``first_slot`` on.
 
-    A person counts as a case until its slot ``last`` (people,), -1 for never. Nobody
-    meets itself.
+    A person counts as a case until its slot ``last`` (people,), -1 for never. People
+    are not their own contacts.
     """
     slots, total = np.zeros((2, traces.people), np.int64)
     for slot in range(max(first_slot, 0), traces.slots):
@@ -185,15 +184,15 @@ def positive_share(incidence: Incidence, status: NDArray[np.int8]) -> Floats:
 
     An edge without other known people counts 0, and so does a person without edges.
     ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested. A
-    person's own result never enters its own figure, not even by a last bit. People not
+    person's own result does not affect its own figure, bit for bit. People not
     tested do not count (a share of everybody present ranked people worse in nearly
-    every city tried).
+    every tested city).
     """
     require_status(status, incidence.people)
     known = np.stack([status == 1, status >= 0], axis=1).astype(np.float64)
     positive, tested = sum_to_edges(torch.from_numpy(known), incidence).T
-    # As seen by somebody untested, negative or positive: leaving a person out of whole
-    # numbers is exact, subtracting it from a sum of shares is not.
+    # For an untested, negative or positive person: excluding a person from counts is
+    # exact, subtracting it from a sum of shares is not.
     seen = torch.stack(
         [
             _share(positive, tested),
@@ -212,10 +211,10 @@ def _share(part: Tensor, whole_: Tensor) -> Tensor:
 
 
 def rising_scores(score: Floats, known: TestResults) -> Scores:
-    """Return the risk at each ``score`` (people,): a logistic curve that never falls.
+    """Return the risk at each ``score`` (people,): a non-decreasing logistic curve.
 
     Fitted to the tested people, whose scores do not contain their own results, so their
-    risk is that of somebody not tested. If people with lower scores were infected more
+    risk is that of an untested person. If people with lower scores were infected more
     often, everybody gets the share of positive tests.
     """
     require_both(known)
@@ -232,13 +231,13 @@ def rising_scores(score: Floats, known: TestResults) -> Scores:
 
 
 def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Return what is known of each person's contacts on each day: (people, days, 4).
+    """Compute the exposure to known contacts by day: (people, days, 4).
 
     Means over the slots of the day in which the person was observed: known positives
     met over the others present, the same for known negatives, both times others /
-    others tested of the whole city, so that fewer tests do not look like less disease;
-    log(1 + others present); and the share of slots observed. A day without observation
-    is all zeros.
+    others tested of the whole city, so that the scale does not depend on the number of
+    tests; log(1 + others present); and the share of slots observed. A day without
+    observation is all zeros.
 
     ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
     """

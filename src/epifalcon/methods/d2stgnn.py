@@ -46,7 +46,7 @@ class D2stgnnSettings(NetworkSettings):
 
 
 class D2stgnnNetwork(nn.Module):
-    """(x, status) to log odds (people,); status is not read."""
+    """Network from (x, status) to log odds (people,); status is not used."""
 
     def __init__(
         self, graphs: ContactGraphs, channels: int, settings: D2stgnnSettings
@@ -56,7 +56,7 @@ class D2stgnnNetwork(nn.Module):
         partners = graphs.partners(settings.partners)
         edges = EdgeList(partners.edge_index, graphs.people)
         self.start = nn.Linear(channels, width)
-        # The paper's E^u and E^d, and T.
+        # The paper's E^u, E^d and T.
         self.sender = nn.Parameter(0.1 * torch.randn(graphs.people, size))
         self.receiver = nn.Parameter(0.1 * torch.randn(graphs.people, size))
         self.day = nn.Parameter(0.1 * torch.randn(graphs.days, size))
@@ -245,10 +245,10 @@ class Inherent(nn.Module):
         self.register_buffer("position", positions(days, width), persistent=False)
         self.position: Tensor
 
-    def forward(self, x: Tensor, asked: int) -> Tensor:
-        """(people, days, width) to (people, asked, width): the last ``asked`` days."""
+    def forward(self, x: Tensor, last: int) -> Tensor:
+        """(people, days, width) to (people, last, width): the last ``last`` days."""
         states = self.gru(x)[0] + self.position
-        query = self._split(self.query(states[:, -asked:]))
+        query = self._split(self.query(states[:, -last:]))
         key, value = map(self._split, self.key_value(states).chunk(2, dim=2))
         met = functional.scaled_dot_product_attention(query, key, value)
         made: Tensor = self.out(met.transpose(1, 2).flatten(2))

@@ -5,7 +5,7 @@ Flow Forecasting" (ICML 2022). Written from the paper's equations. Rows are (peo
 days, channels) throughout.
 
 Similarity of two people: a person is a distribution over its days; day d weighs |w_d|,
-where w_d holds what was measured in each slot of the day, here log(1 + others present),
+where w_d holds the signal of each slot of the day, here log(1 + others present),
 and moving weight from day d of one person to day e of another costs 1 - cos(w_d, w_e).
 The distance is the least cost of moving one distribution into the other (Wasserstein).
 It is computed from the traces alone, so the graph never contains a test result.
@@ -44,7 +44,7 @@ class SinkhornSettings(Checked):
 
     # Below, exp(-cost / softness) leaves the range of double precision.
     softness: Annotated[float, partial(at_least, 0.002)] = 0.005
-    """Of the entropy; costs lie in [0, 1]. Less is nearer to the exact distance."""
+    """Entropy weight for costs in [0, 1]; smaller is closer to the exact distance."""
     sweeps: Count = 15
     """In each of three stages, the first two with 16 and 4 times the softness."""
 
@@ -110,7 +110,7 @@ class Dstagnn(NetworkMethod):
 
 
 class DstagnnNetwork(nn.Module):
-    """(x, status) to log odds (people,); status is not read."""
+    """Network from (x, status) to log odds (people,); status is not used."""
 
     def __init__(
         self, graph: "AwareGraph", days: int, channels: int, settings: DstagnnSettings
@@ -140,7 +140,7 @@ class DstagnnNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class AwareGraph:
-    """Who is similar: the paper's STAG and STRG, and the Chebyshev terms on them."""
+    """Graph of similar people: the paper's STAG and STRG, and Chebyshev terms."""
 
     edges: EdgeList
     similarity: Tensor
@@ -170,19 +170,19 @@ class AwareGraph:
     ) -> "AwareGraph":
         """Return the graph of ``pairs`` (2, pairs), each once.
 
-        Each person keeps its ``relatives`` most similar; an edge that either side keeps
-        stays.
+        An edge connects each person with its ``relatives`` most similar ones, in either
+        direction.
         """
         person, value = pairs.ravel(), np.tile(similarity, 2)
         order = np.lexsort((-value, person))
         start = np.searchsorted(person[order], np.arange(people))
         rank = np.arange(len(order)) - start[person[order]]
-        kept = np.unique(order[rank < relatives] % max(len(similarity), 1))
-        one, other = torch.from_numpy(pairs[:, kept])
+        selected = np.unique(order[rank < relatives] % max(len(similarity), 1))
+        one, other = torch.from_numpy(pairs[:, selected])
         own = torch.arange(people)
         ends = torch.cat([one, other, own]), torch.cat([other, one, own])
         edges = EdgeList(torch.stack(ends), people)
-        value = np.concatenate([np.tile(similarity[kept], 2), np.zeros(people)])
+        value = np.concatenate([np.tile(similarity[selected], 2), np.zeros(people)])
         return cls(edges, torch.from_numpy(value).float(), _chebyshev(edges, orders))
 
 
@@ -190,7 +190,7 @@ def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
     """Return T_k(L~) on the edges, L~ = -D^-1/2 A D^-1/2 (largest eigenvalue as 2).
 
     A is 1 on each edge and 0 on the diagonal. T_k reaches k steps far, but it is only
-    multiplied with attention on the edges, so no more is stored.
+    multiplied by attention on the edges, so only those entries are stored.
     """
     row, column = edges.target.numpy().copy(), edges.source.numpy().copy()
     people = edges.people
@@ -207,12 +207,12 @@ def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
 
 def day_profiles(traces: Traces) -> NDArray[np.float32]:
     """Return log(1 + others present), 0 if unobserved: (people, days, slots)."""
-    company = np.zeros((traces.slots, traces.people), np.float32)
+    others = np.zeros((traces.slots, traces.people), np.float32)
     for slot, here in enumerate(traces.by_slot):
         seen = here != UNKNOWN
-        company[slot, seen] = np.log(traces.occupancy(slot)[here[seen]])
+        others[slot, seen] = np.log(traces.occupancy(slot)[here[seen]])
     shape = (traces.people, traces.clock.days, traces.clock.slots_per_day)
-    return np.ascontiguousarray(company.T).reshape(shape)
+    return np.ascontiguousarray(others.T).reshape(shape)
 
 
 def similarities(
@@ -261,7 +261,7 @@ def _transport(
                 price + softness * np.log(factor)
                 for price, factor in ((rows, left), (columns, right))
             )
-    # Make the sums exact: shrink what is too much, spread what is missing.
+    # Make the sums exact: scale down excess, distribute deficits.
     plan *= np.minimum(_ratio(mass, plan.sum(axis=2)), 1)[:, :, None]
     plan *= np.minimum(_ratio(wanted, plan.sum(axis=1)), 1)[:, None]
     lacking, open_ = mass - plan.sum(axis=2), wanted - plan.sum(axis=1)

@@ -1,7 +1,7 @@
-"""Learners on each day's known contacts: logistic regression and boosted trees.
+"""Logistic regression and boosted trees on the daily exposure to known contacts.
 
-The tested people are left out fold by fold: the inputs and the model of a fold see none
-of its results. Their predictions choose the hyperparameter and are the masked risk.
+Tested people are predicted out of fold: neither inputs nor model of a fold contain its
+results. These predictions select the hyperparameter and are the masked risks.
 """
 
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, whole
-from epifalcon.epidemic.test_results import TestResults, blind_folds, without
+from epifalcon.epidemic.test_results import TestResults, exclude_people, random_folds
 from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
 from epifalcon.methods.base import Method, Scores, require_both
@@ -28,7 +28,7 @@ from epifalcon.types import Floats, Mask, PersonIds, Probabilities
 
 _DAILY = (1, -1, 0, 0)
 _SUMMARIES = (1, -1, 0, 0, 1, 1, 1, 1, 1)
-"""Whether risk may only rise with an input, only fall, or go either way."""
+"""Monotonic constraint of each input: increasing, decreasing, or none."""
 _LEAST = 1e-9
 
 
@@ -47,12 +47,12 @@ class Fold:
 
     @property
     def share(self) -> float:
-        """The share of positive results, with half a result of each sort added."""
+        """Share of positive results, with half a result of each kind added."""
         return float((self.infected.sum() + 0.5) / (len(self.x) + 1))
 
     @property
     def one_class(self) -> bool:
-        """Whether there is one kind of result only, as in a fold of a small city."""
+        """Return True if all results are equal, as in a fold of a small city."""
         return bool(self.infected.all() or not self.infected.any())
 
 
@@ -81,11 +81,11 @@ class ExposureMethod(Method):
             return Fold(x[seen.tested], infected, people, x[people])
 
         count = self.settings.folds
-        numbers = blind_folds(known, count, Streams(self.seed).numpy("folds"))
+        numbers = random_folds(known, count, Streams(self.seed).numpy("folds"))
         found: list[tuple[PersonIds, Floats]] = []
         for number in range(count):
             people = np.flatnonzero(numbers == number).astype(np.int32)
-            seen = without(known, people)
+            seen = exclude_people(known, people)
             if len(people) and seen.tested.any():
                 found.append((people, np.stack(list(self.risks(fold(seen, people))))))
             self.context.progress(f"{self.name}: folds", number + 1, count)
@@ -125,7 +125,7 @@ class ExposureLogistic(ExposureMethod):
     """Scikit-learn's logistic regression on the daily exposure of all days.
 
     The inputs are those of ``daily_exposure``, standardised; shares enter by their
-    root, since risk rises less and less with them (which had a lower out-of-fold loss).
+    square root, which had a lower out-of-fold loss.
     """
 
     name = "exposure-logistic"
@@ -133,7 +133,7 @@ class ExposureLogistic(ExposureMethod):
     settings: ExposureLogisticSettings
 
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
-        """Return (people, days * channels), the two shares by their root."""
+        """Return (people, days * channels), the two shares by their square root."""
         x = exposure.astype(np.float64)
         x[:, :, :2] = np.sqrt(x[:, :, :2])
         return x.reshape(len(x), -1)
@@ -165,7 +165,7 @@ class ExposureBoostingSettings(Checked):
     learning_rate: Share = 0.05
     leaves: Annotated[int, partial(whole, 2)] = 8
     least_people: Count = 50
-    """In a leaf; a tenth of the people if there are fewer than ten such leaves."""
+    """Minimum people per leaf; a tenth of the people if there are few."""
     l2: NonNegative = 1.0
     folds: Annotated[int, partial(whole, 2)] = 5
 

@@ -11,7 +11,7 @@ from epifalcon.mobility.traces import Traces
 
 
 class Falcon(Method):
-    """The complete method of the paper, on the in-process engine."""
+    """The complete method of the paper, with the in-process engine."""
 
     name: ClassVar[str] = "falcon"
     settings_type: ClassVar[type] = PredictionSettings
@@ -41,25 +41,25 @@ class Falcon(Method):
             progress=progress,
             recorder=context.recorder,
         )
-        people = task.division.held_back
+        people = task.split.held_back
         return Scores(
             result.probability,
             masked=people if len(people) else None,
             masked_risk=result.probability[people] if len(people) else None,
-            steps=result.looks[-1].round,
+            steps=result.checks[-1].round,
             diagnostics={
                 "macro_cases": task.settings.macro_cases,
                 "selected_on": task.settings.stopping.selected_on,
                 "learning_rate": result.learning_rate,
                 "best_round": result.best_round,
-                "rounds": result.looks[-1].round,
+                "rounds": result.checks[-1].round,
                 "validation_auc": result.validation_auc,
                 "seconds": result.seconds,
                 "seconds_per_round": result.seconds_per_round,
                 "forecast": result.forecast,
                 "spent": result.spent,
                 STEP_LIMIT: task.settings.model.rounds,
-                "looks": [asdict(look) for look in result.looks],
+                "looks": [asdict(check) for check in result.checks],
             },
         )
 

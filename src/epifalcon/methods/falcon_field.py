@@ -27,9 +27,9 @@ from epifalcon.belief_propagation.calibration import (
     perturbed,
 )
 from epifalcon.belief_propagation.saved_state import Messages, SavedField
-from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
+from epifalcon.belief_propagation.settings import LEAST_FOLDS, TransmissionModel
 from epifalcon.epidemic.test_results import TestErrors, TestResults
-from epifalcon.federation.checkpoints import spent_figures
+from epifalcon.federation.checkpoints import privacy_spent
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
     run_in_process,
@@ -56,7 +56,7 @@ class HeldOutRun(NamedTuple):
     risk: Probabilities
     """(people,) of everybody."""
     people: Mask
-    """(people,) held out, and tested late enough to evaluate the final risk."""
+    """(people,) held out and tested late enough to evaluate the final risk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,26 @@ class Recalibration:
         return cls(line, uncertainty)
 
 
+class FieldState(NamedTuple):
+    """The final sums of a fit, and people's own messages where sums contain them."""
+
+    field: SavedField
+    messages: Messages | None
+
+    @classmethod
+    def of(
+        cls, site: FieldSite, schedule: InferenceSchedule, errors: TestErrors
+    ) -> "FieldState":
+        """Return the state after the final run, without copying it."""
+        graph, state = schedule.graph, schedule.result.state
+        if state is None:
+            raise AssertionError("a schedule without a final run")
+        field = SavedField(graph, state.sums, state.factor, site.rates, errors)
+        people = site.cohort.state
+        sent = Messages(people.infectious, people.evidence)
+        return cls(field, sent if graph.own_in_sums else None)
+
+
 class FalconField(Method):
     """Belief propagation with a transmission model estimated from tested people.
 
@@ -106,8 +126,8 @@ class FalconField(Method):
     name = METHOD
     settings_type: ClassVar[type] = FalconFieldSettings
     settings: FalconFieldSettings
-    _course: InferenceSchedule | None = None
-    _home: FieldSite
+    state: FieldState | None = None
+    """Of the last fit; None before it, or if it was not stored."""
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer everybody's risk; private runs have no folds and no calibration."""
@@ -116,7 +136,7 @@ class FalconField(Method):
             self.settings, context.pathogen, context.rule, context.test_errors
         )
         ledger = self._ledger(task, traces) if task.private else None
-        home, course = run_in_process(
+        site, schedule = run_in_process(
             task,
             traces,
             known,
@@ -125,25 +145,25 @@ class FalconField(Method):
             ledger=ledger,
             report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
-        self._home, self._course = home, course
-        found, now, risk = course.found, home.finals[()].now, home.risk
+        self.state = FieldState.of(site, schedule, context.test_errors)
+        found, now, risk = schedule.result, site.finals[()].now, site.risk
         scores = Scores(
             risk,
             steps=found.sweeps,
-            diagnostics={"sweeps": found.sweeps, "law": found.law},
-            now=now.aside,
+            diagnostics={"sweeps": found.sweeps, "law": found.transmission},
+            now=now.without_tests,
             now_tested=now.tested,
         )
         if ledger is not None:
-            scores.diagnostics["spent"] = spent_figures(task.mode, ledger)
-            scores.diagnostics[MEAN_NOW] = float(now.aside.mean())
+            scores.diagnostics["spent"] = privacy_spent(task.mode, ledger)
+            scores.diagnostics[MEAN_NOW] = float(now.without_tests.mean())
             return scores
-        recalibrations = self._recalibrations(home, course, known, traces)
-        ever, current = risk.copy(), now.aside.copy()
-        for without, final in sorted(home.finals.items(), key=lambda item: item[0]):
-            own = home.own(without)
+        recalibrations = self._recalibrations(site, schedule, known, traces)
+        ever, current = risk.copy(), now.without_tests.copy()
+        for without, final in sorted(site.finals.items(), key=lambda item: item[0]):
+            own = site.own(without)
             risk[own] = recalibrations[without].line(final.risk)[own]
-            current[own] = final.now.aside[own]
+            current[own] = final.now.without_tests[own]
         current = current_given_ever(current, ever, risk)
         scores.diagnostics.update(vars(recalibrations[()].line))
         scores.diagnostics[MEAN_NOW] = float(current.mean())
@@ -157,23 +177,24 @@ class FalconField(Method):
         )
         if not self.settings.field.ensemble:
             return scores
-        risks = self._ensemble(task, known, traces, found.law)
-        return _with_interval(scores, risks, home, recalibrations)
+        risks = self._ensemble(task, known, traces, found.transmission)
+        return _with_interval(scores, risks, site, recalibrations)
 
     def save_state(self, folder: Path, origin: Origin) -> None:
-        """Write the final sums, and people's own messages where sums contain them."""
-        if self._course is None or not self.settings.field.kept:
+        """Write the final sums, and people's own messages if the sums contain them."""
+        if self.state is None or not self.settings.field.save_messages:
             return
-        graph, state = self._course.graph, self._course.found.state
-        people, rates = self._home.cohort.state, self._home.rates
-        if state is None:
-            raise AssertionError("a course without a final run")
-        SavedField(
-            graph, state.sums, state.factor, rates, self.context.test_errors
-        ).save(folder / FIELD_FOLDER, origin)
-        if graph.own_in_sums:
-            sent = Messages(people.infectious, people.evidence)
-            sent.save(folder / MESSAGES_FOLDER, origin)
+        self.state.field.save(folder / FIELD_FOLDER, origin)
+        if self.state.messages is not None:
+            self.state.messages.save(folder / MESSAGES_FOLDER, origin)
+
+    def load_state(self, folder: Path) -> None:
+        """Read what ``save_state`` wrote."""
+        if (folder / FIELD_FOLDER).is_dir():
+            field, sent = SavedField.load(folder / FIELD_FOLDER), None
+            if field.graph.own_in_sums:
+                sent = Messages.load(folder / MESSAGES_FOLDER)
+            self.state = FieldState(field, sent)
 
     def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
         """Open the ledger in the run's folder; a resumed run draws the same noise."""
@@ -185,8 +206,8 @@ class FalconField(Method):
 
     def _recalibrations(
         self,
-        home: FieldSite,
-        course: InferenceSchedule,
+        site: FieldSite,
+        schedule: InferenceSchedule,
         known: TestResults,
         traces: Traces,
     ) -> dict[tuple[int, ...], Recalibration]:
@@ -194,42 +215,51 @@ class FalconField(Method):
 
         That of a fold is fitted on its partner fold, in the run that excludes both.
         """
-        folds, errors = list(course.found.laws_of_folds), self.context.test_errors
+        folds, errors = (
+            list(schedule.result.transmission_of_folds),
+            self.context.test_errors,
+        )
         none = Recalibration(IDENTITY, np.zeros((2, 2)))
-        found = dict.fromkeys(home.finals, none)
+        found = dict.fromkeys(site.finals, none)
         if self.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
             return found
         late = with_late_test(known, traces)
         held = [
-            HeldOutRun(home.finals[(fold,)].risk, late & (home.fold == fold))
+            HeldOutRun(site.finals[(fold,)].risk, late & (site.fold == fold))
             for fold in folds
         ]
-        found[()] = Recalibration.fit(home.finals[()].risk, held, known, errors)
-        for pair in course.pairs():
+        found[()] = Recalibration.fit(site.finals[()].risk, held, known, errors)
+        for pair in schedule.pairs():
             for fold in pair.owned:
-                risk = home.candidates[pair.folds, course.found.laws_of_folds[fold]]
-                people = late & (home.fold == pair.partner(fold))
+                risk = site.candidates[
+                    pair.folds, schedule.result.transmission_of_folds[fold]
+                ]
+                people = late & (site.fold == pair.partner(fold))
                 found[(fold,)] = Recalibration.fit(
-                    home.finals[(fold,)].risk, [HeldOutRun(risk, people)], known, errors
+                    site.finals[(fold,)].risk, [HeldOutRun(risk, people)], known, errors
                 )
         return found
 
     def _ensemble(
-        self, task: FieldTask, known: TestResults, traces: Traces, law: Law
+        self,
+        task: FieldTask,
+        known: TestResults,
+        traces: Traces,
+        transmission: TransmissionModel,
     ) -> list[Probabilities]:
         """Return risks (people,) of runs with half of the tests and perturbed rates."""
         rng = Streams(self.seed).numpy("falcon-field ensemble")
-        region = replace(task.wishes.field.region, law=law)
+        region = replace(task.settings.field.region, transmission=transmission)
         field = replace(
-            task.wishes.field, folds=0, sweeps=region.choosing_sweeps, region=region
+            task.settings.field, folds=0, sweeps=region.choosing_sweeps, region=region
         )
-        wishes, risks = replace(task.wishes, field=field), []
+        settings, risks = replace(task.settings, field=field), []
         for _ in range(self.settings.field.ensemble):
             half = rng.random(known.people) < 0.5
             pathogen = perturbed(task.pathogen, rng)
-            new = replace(task, wishes=wishes, pathogen=pathogen)
-            home, _ = run_in_process(new, traces, known.of_people(half), seed=self.seed)
-            risks.append(home.risk)
+            new = replace(task, settings=settings, pathogen=pathogen)
+            site, _ = run_in_process(new, traces, known.of_people(half), seed=self.seed)
+            risks.append(site.risk)
         return risks
 
 
@@ -244,14 +274,14 @@ def with_late_test(known: TestResults, traces: Traces) -> Mask:
 def _with_interval(
     scores: Scores,
     risks: list[Probabilities],
-    home: FieldSite,
+    site: FieldSite,
     recalibrations: dict[tuple[int, ...], Recalibration],
 ) -> Scores:
     """Add intervals from an ensemble of risks."""
-    variance = ensemble_variance(risks, home.fold < 0)
+    variance = ensemble_variance(risks, site.fold < 0)
     low, high = scores.risk.copy(), scores.risk.copy()
     for without, fit in sorted(recalibrations.items(), key=lambda item: item[0]):
-        own = home.own(without)
+        own = site.own(without)
         ends = interval(scores.risk[own], variance[own], fit.line, fit.uncertainty)
         low[own], high[own] = ends.low, ends.high
     width = float((high - low).mean())

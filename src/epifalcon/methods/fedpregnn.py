@@ -1,8 +1,8 @@
-"""FedPreGNN: a graph network trained by devices that share gradients and tokens.
+"""FedPreGNN: a graph network trained by devices that exchange gradients and tokens.
 
 The table of the paper calls it FedPreGNN; it is FedPerGNN of Wu et al., "A federated
 graph neural network framework for privacy-preserving personalization" (Nature
-Communications 2022). Every person is a client with a graph of its own: the person, the
+Communications 2022). Every person is a client with a local graph: the person, the
 items it visited and, around each item, the anonymous embeddings that the helper
 returned. Per item v, with E_v its embedding and e_j those of the partners (constants:
 no gradient crosses between devices)::
@@ -12,12 +12,12 @@ no gradient crosses between devices)::
     g_v = softmax_v (leaky(p . h_v + q . u) + log slots_v)
     log odds = o . tanh(W_graph sum_v g_v h_v + W_own u + f) + o_0
 
-where u is the person's own embedding, which never leaves the device.
+where u is the person's own embedding, which stays on the device.
 
 *Graph expansion*: devices share a key that neither the helper nor the server has. A
 device sends the keyed hash of each of its items, a token, and one embedding; the helper
 returns the embeddings of others with an equal token, without names. It sees the
-embeddings, and with the key (from a device) it could try every item.
+embeddings, and with the key (from a device) it could test every item.
 
 *Model update*: pseudo items, which the person never visited, get gradients drawn like
 those of the true ones; the whole upload is clipped to a norm and gets Laplace noise.
@@ -48,7 +48,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
-from epifalcon.epidemic.test_results import TestResults, hold_back, without
+from epifalcon.epidemic.test_results import (
+    TestResults,
+    draw_validation_people,
+    exclude_people,
+)
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
@@ -69,7 +73,7 @@ _PEOPLE_AT_ONCE = 512
 _ORDERS = 1 + np.concatenate([np.geomspace(1e-3, 1, 60), np.geomspace(1, 1e6, 240)])
 _UNPROTECTED = (
     "the items that an upload names: true among pseudo",
-    "the embedding, which tells the test result, to the helper and to partners",
+    "the embedding, which reveals the test result, to the helper and to partners",
     "whether two people have an item in common: seen by the helper",
     "the log odds and the result of each validation person",
 )
@@ -89,13 +93,13 @@ class UploadNoise(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FedPreGnnSettings(Checked):
-    """Settings of FedPreGNN, with the authors' choice where it differs."""
+    """Settings of FedPreGNN; notes give the authors' value if it differs."""
 
     input: Literal["exposure", "embedding"] = "exposure"
     """What a device sends the helper: its test result, or the vector it learns."""
     item: ItemKind = "region-day"
     width: Count = 32
-    """As in the other methods; 64 in the authors' program."""
+    """As for other methods; 64 in the authors' program."""
     partners: CountOrZero = 100
     """Maximum number of embeddings that the helper returns for one item."""
     expand_every: Count = 20
@@ -108,13 +112,13 @@ class FedPreGnnSettings(Checked):
     clients_per_round: Count = 256
     """128 in the authors' program."""
     learning_rates: LearningRates = (1.0, 0.3)
-    """Of the server's plain steps; each is tried, and each costs uploads. 0.01 there,
-    where a client has many ratings."""
+    """Of the server's plain steps; each candidate costs uploads. 0.01 in the
+    authors' program, where a client has many ratings."""
     own_rate: NonNegative = 0.01
-    """Of a device for its own vector."""
+    """Learning rate of a device for its own vector."""
     weight_decay: NonNegative = 0.0005
     rounds: Count = 400
-    """Maximum for each learning rate; three passes over all clients there."""
+    """Maximum per learning rate; the authors make three passes over all clients."""
     check_every: Count = 10
     patience: Count = 8
     """Validations without improvement before training stops."""
@@ -137,9 +141,9 @@ class FedPreGnn(Method):
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")
-        held_back = hold_back(known, settings.validation_share, rng)
+        held_back = draw_validation_people(known, settings.validation_share, rng)
         results = known.status[held_back] == 1
-        training = without(known, held_back)
+        training = exclude_people(known, held_back)
         server = Federation(traces, training, settings, streams, held_back, results)
         best = train(
             server,
@@ -375,7 +379,7 @@ class Federation:
         }
 
     def step(self, number: int) -> None:
-        """Make one round: local gradients, own vectors, uploads, the server's step."""
+        """Run one round: local gradients, own vectors, uploads, the server's step."""
         settings, state = self._settings, self._state
         if number % settings.expand_every == 0:
             self._expand(self._embeddings(state["own"], self._training), number)
@@ -493,9 +497,9 @@ class TokenHelper:
     Request number r comes from ``sender[r]`` and is for the others with ``token[r]``.
     The answer holds at most ``most`` of them, every choice equally probable: the
     senders of a token are shuffled on a circle, and each gets those who follow it. So
-    nobody gets its own embedding back, and all are forwarded equally often. Only the
-    equality of tokens is used, so that the simulation sends items and people as they
-    are, without key, hash and pseudonyms.
+    nobody receives its own embedding, and all are forwarded equally often. Only the
+    equality of tokens is used, so the simulation sends items and people without key,
+    hash and pseudonyms.
     """
 
     def __init__(self, sender: Ids, token: Ids, most: int) -> None:
@@ -504,7 +508,7 @@ class TokenHelper:
         self._first = np.cumsum(self._size) - self._size
 
     def receive(self, embedding: Rows, rng: np.random.Generator) -> None:
-        """Take an embedding of each sender, (senders, width); shuffle the circles."""
+        """Store one embedding per sender, (senders, width), and shuffle the circles."""
         order = np.argsort(self._group + rng.random(len(self._group)))
         self._place = np.argsort(order)
         self._circle = embedding.astype(np.float32)[self._sender[order]]
@@ -528,7 +532,7 @@ class TokenHelper:
 class PseudoItems:
     """The items that a person's uploads name, true and pseudo.
 
-    Drawn once: with new draws in every upload, only the true items would recur.
+    Drawn once: with new draws in each upload, only the true items would recur.
     """
 
     item: Ids
@@ -614,12 +618,12 @@ def clip(value: Rows, bound: float, norm: Norm) -> Rows:
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
-    """Return the sum of all uploads of a round, which the server uses alone."""
+    """Return the sum of all uploads of a round, which is all that the server uses."""
     model: Rows | float = 0.0
     row = np.zeros(items.shape, np.float32)
     for upload in uploads:
         model = model + upload.model
-        # No device names an item twice, so adding in place misses nothing.
+        # No device lists an item twice, so in-place addition is exact.
         row[upload.item] += upload.row
     if not np.isfinite(model).all():
         raise DataError("a gradient is not finite: choose smaller learning_rates")
@@ -643,8 +647,9 @@ def privacy_spent(
     the scale, so the L2 norm brings a factor sqrt(numbers), the maximum norm a factor
     ``numbers``. The Renyi divergence of Laplace noise (Mironov 2017, table II) is
     convex in the distance and 0 at 0: under an L1 bound the worst case is one number
-    that takes it all; under the maximum norm every number moves. Under an L2 bound it
-    is at most order x distance^2 / 2 in total (Bun and Steinke 2016, prop. 1.4).
+    that takes the whole bound; under the maximum norm every number moves. Under an L2
+    bound it is at most order x distance^2 / 2 in total (Bun and Steinke 2016, prop.
+    1.4).
     """
     reach = 2 * noise.clip / noise.scale
     factor = {"l1": 1.0, "l2": math.sqrt(numbers), "linf": float(numbers)}[noise.norm]

@@ -29,13 +29,13 @@ class GcnSettings(SkipSettings):
 class Gcn(NetworkMethod):
     """Two graph convolutions and a linear head, plus a linear skip connection.
 
-    The graph covers all slots and is not thinned: the weight of an edge is the number
+    The graph covers all slots and all contacts: the weight of an edge is the number
     of slots that two people spent in one region. Differences from the paper:
 
     - The days of the input are concatenated.
     - The weight of a self-loop is the number of slots in which the person was
       observed, the diagonal of the same product. The paper adds 1, which is
-      negligible beside some thousand slots of company.
+      negligible compared with some thousand slots together.
     - A linear head follows the second layer, and dropout follows each layer.
     - A linear map of the person's own input is added to the log odds
       (``networks.Skip``); ``skip=False`` is the paper's network. AUC .694 without and
@@ -56,7 +56,7 @@ class Gcn(NetworkMethod):
 
 
 class Convolutions(nn.Module):
-    """ReLU graph convolutions one after the other, then a linear head."""
+    """ReLU graph convolutions followed by a linear head."""
 
     def __init__(
         self, graphs: ContactGraphs, flat: Flat, widths: Sequence[int], dropout: float

@@ -1,11 +1,11 @@
-"""Networks that learn from tested people: one harness for all of them.
+"""Training of all graph networks on tested people.
 
 Every network gets the same split, inputs, learning rates and early stopping, so that
-what differs in a table is the network. ``input="exposure"`` feeds each person's known
-contacts day by day; the results of one fold of the tested people at a time are masked
-in everybody's inputs and used in the loss, since a person's own result would return
-from its neighbours' inputs. ``input="embedding"`` is the authors' way: a free vector
-for each person, results in the loss alone.
+results differ only by the network. ``input="exposure"`` is the exposure to known
+contacts by day; the results of one fold of the tested people at a time are masked in
+all inputs and used in the loss, since a person's own result would leak through the
+inputs of its neighbours. ``input="embedding"`` is the authors' input: a trainable
+vector per person, with results in the loss only.
 """
 
 import math
@@ -22,7 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, NonNegative, Share, whole
-from epifalcon.epidemic.test_results import TestResults, blind_folds, hold_back, without
+from epifalcon.epidemic.test_results import (
+    TestResults,
+    draw_validation_people,
+    exclude_people,
+    random_folds,
+)
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import (
     Contacts,
@@ -46,13 +51,13 @@ class NetworkSettings(Checked):
 
     input: Literal["exposure", "embedding"] = "exposure"
     width: Count = 32
-    """Of the hidden rows, and of the free embedding."""
+    """Width of the hidden rows and of the embedding."""
     dropout: Share = 0.2
     learning_rates: LearningRates = (0.01, 0.003)
-    """Each is tried; the validation people choose."""
+    """Candidates; the least validation loss is selected."""
     weight_decay: NonNegative = 0.0005
     steps: Count = 300
-    """Maximum for each learning rate."""
+    """Maximum steps per learning rate."""
     check_every: Count = 5
     patience: Count = 8
     """Validations without improvement before training stops."""
@@ -79,7 +84,7 @@ class Neighbourhood:
     """The contacts that each person attends to, and how close they are."""
 
     edges: EdgeList
-    """From contact to person."""
+    """Edges from contact to person."""
     closeness: Tensor
     """(edges, 1) float32: log(1 + slots together), 1 for all slots of the traces."""
 
@@ -116,7 +121,7 @@ class ContactGraphs:
         return self._partners[most]
 
     def neighbourhood(self, most: int, with_self: bool) -> Neighbourhood:
-        """Return the strongest contacts, and the person itself if wanted."""
+        """Return the strongest contacts, with self-loops if requested."""
         found = self.partners(most)
         edges, slots = found.edge_index, found.weight
         if with_self:
@@ -129,7 +134,7 @@ class ContactGraphs:
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """Inputs of everybody, and the people whose results the loss compares."""
+    """Inputs of everybody, and the people in the loss."""
 
     x: Tensor | None
     """(people, days, channels); None if the network has a free embedding."""
@@ -146,11 +151,11 @@ class Batches:
     """All batches of one training."""
 
     folds: tuple[TrainingBatch, ...]
-    """Taken in turn; none shows a result that it compares."""
+    """Used in turn; the inputs of a batch exclude the results in its loss."""
     validation: TrainingBatch
-    """Shows all training results, compares the validation people."""
+    """Inputs with all training results; the loss is over the validation people."""
     final: TrainingBatch
-    """Shows every test: the risks of people without one."""
+    """Inputs with all tests, for the risks of untested people."""
     base: float
     """Log odds of the share of positive tests."""
 
@@ -161,9 +166,9 @@ class NetworkMethod(Method):
     settings_type: ClassVar[type] = NetworkSettings
     settings: NetworkSettings
     reads_results: ClassVar[bool] = False
-    """Whether the network takes the visible results themselves as an input."""
+    """Whether the visible results themselves are an input of the network."""
     network_type: ClassVar[Callable[..., nn.Module]]
-    """Makes a network of graphs, channels and settings."""
+    """Function from graphs, channels and settings to a network."""
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
         """Return a new network: (x, status) to log odds (people,).
@@ -177,23 +182,23 @@ class NetworkMethod(Method):
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
 
-        A method that lets a person's result into its own row sets ``reads_results``.
+        A method whose rows contain the person's own result sets ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
 
     def flat(
         self, graphs: ContactGraphs, channels: int, days: int | None = None
     ) -> "Flat":
-        """Return what turns x into one row per person, for networks without time."""
+        """Return the module that maps x to one row per person, for static networks."""
         once = self.settings.input == "embedding"
         return Flat(channels, 1 if once else graphs.days if days is None else days)
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train, choose by the validation people, and return everybody's risk."""
+        """Train, select by validation loss, and return everybody's risk."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")
-        held_back = hold_back(known, settings.validation_share, rng)
+        held_back = draw_validation_people(known, settings.validation_share, rng)
         graphs = ContactGraphs(traces)
         batches = self.batches(traces, known, held_back)
         learner = _NetworkLearner(self, batches, self.builder(graphs, batches))
@@ -207,7 +212,7 @@ class NetworkMethod(Method):
         )
         learner.network.load_state_dict(best.parameters)
         risk = learner.risk(batches.final)
-        # The final input shows the tested people's own results.
+        # The final input contains the tested people's own results.
         for batch in (*batches.folds, batches.validation):
             risk[batch.people.numpy()] = learner.risk(batch)[batch.people.numpy()]
         return Scores(
@@ -222,7 +227,7 @@ class NetworkMethod(Method):
     def builder(
         self, graphs: ContactGraphs, batches: Batches
     ) -> Callable[[], nn.Module]:
-        """Return a function that makes a new whole network."""
+        """Return a function that creates a complete network."""
         embedded = self.settings.input == "embedding"
         x, width = batches.validation.x, self.settings.width
         channels = width if x is None else x.shape[-1]
@@ -234,10 +239,10 @@ class NetworkMethod(Method):
     def batches(
         self, traces: Traces, known: TestResults, held_back: PersonIds
     ) -> Batches:
-        """Return the batches of the folds, of validation and of the end."""
-        training = without(known, held_back)
+        """Return the batches of the folds, of validation and of prediction."""
+        training = exclude_people(known, held_back)
         rng = Streams(self.seed).numpy("folds")
-        fold = blind_folds(training, self.settings.folds, rng)
+        fold = random_folds(training, self.settings.folds, rng)
         embedded = self.settings.input == "embedding"
 
         def batch(
@@ -255,7 +260,7 @@ class NetworkMethod(Method):
         else:
             parts = [np.flatnonzero(fold == one) for one in range(self.settings.folds)]
             folds = [
-                batch(without(training, people.astype(np.int32)), people)
+                batch(exclude_people(training, people.astype(np.int32)), people)
                 for people in parts
                 if len(people)
             ]
@@ -354,8 +359,8 @@ class Flat(nn.Module):
 class Skip(nn.Module):
     """``network(x, status)`` plus a linear map of a person's own flattened input.
 
-    So the network contains logistic regression on the same input. The weights of the
-    map start at zero.
+    The network thus contains logistic regression on the same input. The weights of
+    the map start at zero.
     """
 
     def __init__(self, network: nn.Module, flat: Flat) -> None:

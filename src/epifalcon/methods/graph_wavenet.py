@@ -1,15 +1,15 @@
-"""Graph WaveNet: dilated convolutions over days, with an adjacency that is learnt.
+"""Graph WaveNet: dilated convolutions over days, with a learned adjacency.
 
 Wu, Pan, Long, Jiang and Zhang 2019, "Graph WaveNet for Deep Spatial-Temporal
 Graph Modeling". A layer is a gated causal convolution of two days ``dilation``
 apart, then a diffusion over the contacts and over an adjacency learnt from two
-free vectors of each person; what each layer finds on the last day is added up.
+free vectors per person; the outputs of all layers for the last day are summed.
 
 Adapted: the given graph is the exact contacts of all days, without direction, so the
 paper's two walks are one, D^-1 C. The learnt adjacency is of low rank
 (``LowRankAdaptive``). ``dilations`` reach from the last day exactly to the first
 (paper: four times 1 and 2, padded with zeros). The sum includes the last layer's graph
-convolution, which the authors' program computes but does not read. Channels are 16 in
+convolution, which the authors' program computes but does not use. Channels are 16 in
 the layers and 64 in the sum (paper: 32 and 256, then 512); the output is log odds.
 """
 
@@ -36,15 +36,15 @@ class GraphWaveNetSettings(NetworkSettings):
 
     width: Count = 16
     skip_width: Count = 64
-    """Of the sum over layers."""
+    """Channels of the sum over layers."""
     layers: Count = 8
     """Maximum, unless more are needed to reach all days."""
     diffusion_steps: CountOrZero = 2
     """Steps of both walks in one layer."""
     adaptive: Literal["low-rank", "none"] = "low-rank"
-    """The learnt adjacency; "none" uses the contacts alone."""
+    """The learned adjacency; "none" uses the contacts only."""
     adaptive_width: Count = 10
-    """Of the two free vectors of each person."""
+    """Width of the two free vectors per person."""
 
 
 class LowRankAdaptive(nn.Module):

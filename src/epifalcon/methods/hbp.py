@@ -1,15 +1,15 @@
-"""HBP: belief propagation on the hypergraph with the disease's own rates.
+"""HBP: belief propagation on the hypergraph with the rates of the disease.
 
 Nothing is trained. The chain of a person and its messages are those of
 ``belief_propagation.seir_chain``; HBP is Falcon Field with fixed transmission and
 without calibration, and the mean-field method is HBP without evidence.
 
-Exact where two people meet at most once and nobody meets in circles. Otherwise
-approximate: people who meet again receive their own messages; three or more at an edge
-are taken as independent; people with and without symptoms have one mean weight.
+Exact if the factor graph is a tree of edges with two people each. Otherwise
+approximate: messages return to their sender through loops; three or more people at an
+edge are taken as independent; people with and without symptoms have one mean weight.
 
 After Altarelli et al. (PRL 2014) and Baker et al. (PNAS 2021), whose messages are a
-table over two infection times for each pair that ever met. Here a message is one number
+table over two infection times for each pair of contacts. Here a message is one number
 per visit and direction of time.
 """
 
@@ -29,7 +29,7 @@ from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.methods.base import Method, Scores
 from epifalcon.mobility.traces import Traces
 
-_PATHOGENS_RATE = TransmissionSettings(law="one", choosing_sweeps=10)
+_PATHOGENS_RATE = TransmissionSettings(transmission="fixed", choosing_sweeps=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +51,16 @@ class Hbp(Method):
 
     The risks of tested people are out-of-fold. With ``folds=0`` they come from one run
     without their own messages; but what such a person received has passed through
-    people who had received its result, and ranks tested people visibly better than
-    held-out ones (AUC .80 against .72 at the Larger size): do not calibrate by it.
-    Test results are taken as right.
+    people who had received its result, which ranks tested people better than held-out
+    ones (AUC .80 against .72 at the Larger size): do not calibrate with it.
+    Test results are assumed to be correct.
     """
 
     name = "hbp"
     settings_type: ClassVar[type] = HbpSettings
     settings: HbpSettings
 
-    evidence_step: ClassVar[float] = FieldSettings.renewed
+    damping: ClassVar[float] = FieldSettings.damping
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer everybody's risk by belief propagation."""
@@ -69,21 +69,21 @@ class Hbp(Method):
             folds=self.settings.folds,
             region=_PATHOGENS_RATE,
             calibration="none",
-            renewed=self.evidence_step,
+            damping=self.damping,
         )
-        wishes, context = FalconFieldSettings(field=inference), self.context
+        settings, context = FalconFieldSettings(field=inference), self.context
         rule, share = context.rule, self.settings.start_share
         if share is not None:
-            rule = begun_by(rule, share)
-        home, course = run_in_process(
-            FieldTask.of(wishes, context.pathogen, rule, TestErrors()),
+            rule = with_infected_share(rule, share)
+        site, schedule = run_in_process(
+            FieldTask.of(settings, context.pathogen, rule, TestErrors()),
             traces,
             known,
             seed=self.seed,
             report=lambda *numbers: context.progress(f"{self.name}: sweeps", *numbers),
             factor=self.factor(traces),
         )
-        risk, sweeps = home.risk, course.found.sweeps
+        risk, sweeps = site.risk, schedule.result.sweeps
         tested = np.flatnonzero(known.tested).astype(np.int32)
         return Scores(
             risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
@@ -96,10 +96,10 @@ class Hbp(Method):
 
 
 class HbpTrueFactors(Hbp):
-    """HBP with the true transmission factor of every region: a ceiling, no method.
+    """HBP with the true transmission factors of regions: an upper bound, not a method.
 
-    It shows how much could be gained by knowing regional factors, with everything
-    else from tests. Of the ground truth it reads nothing else.
+    It shows the possible gain from known regional factors; everything else comes from
+    tests. It uses no other ground truth.
     """
 
     name = "hbp-true-factors"
@@ -119,23 +119,23 @@ class MeanFieldSettings(HbpSettings):
     """Number of sweeps and folds."""
 
     sweeps: Count = 12
-    """Each sweep carries infections on by one generation."""
+    """Each sweep propagates infections by one generation."""
 
 
 class MeanField(Hbp):
-    """HBP without evidence: the disease runs forward through expected infectiousness.
+    """HBP without evidence: forward propagation of expected infectiousness.
 
-    People send how infectious they are expected to be, and receive the hazard of the
-    others at their edges. Nobody learns from what became of those it met; a test
-    changes only what is expected of the tested person.
+    People send their expected infectiousness and receive the hazard of the others at
+    their edges. A test changes only the state of the tested person: later observations
+    of its contacts are not used.
     """
 
     name = "mean-field"
     settings_type: ClassVar[type] = MeanFieldSettings
-    evidence_step = 0.0
+    damping = 1.0
 
 
-def begun_by(rule: OutbreakSettings, share: float) -> OutbreakSettings:
+def with_infected_share(rule: OutbreakSettings, share: float) -> OutbreakSettings:
     """Return the rule with ``share`` of the people infected at the start."""
     return replace(
         rule, seed_count=None, seed_people=(), seed_regions=(), seed_share=share
@@ -150,12 +150,12 @@ def share_infected(
     Assumes exponential growth from the seeds, at least half of one, to the share of
     positive tests in the mean slot of the tests.
     """
-    seeds = max(rule.wished_seeds(pathogen, known.people), 0.5)
+    seeds = max(rule.requested_seeds(pathogen, known.people), 0.5)
     seeded = min(seeds / known.people, 1.0)
     if not len(known.slot):
         return seeded
     positives = np.count_nonzero(known.status == 1)
-    # As if one more person were tested, and infected like anybody at the start.
+    # Add one tested person with the infection probability at the start.
     share = (positives + seeded) / (np.count_nonzero(known.tested) + 1)
     way = min(slot / max(float(known.slot.mean()), 1.0), 1.0)
     return float(seeded ** (1 - way) * share**way)

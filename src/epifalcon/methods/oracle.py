@@ -1,8 +1,8 @@
-"""The forward oracle: a ceiling, no method.
+"""The forward oracle: an upper bound, not a method.
 
-It is given everybody else's true infection history and adds up each person's hazard
-along its trace; only chance remains. A method that uses tests alone and ranks people
-better than this has seen something it should not have.
+It uses everybody else's true infection history and sums each person's hazard along
+its trace; only chance remains. A method that uses tests alone and ranks people better
+than this has a label leak.
 """
 
 import numpy as np
@@ -16,13 +16,13 @@ from epifalcon.types import Floats, Mask, Probabilities, Slots
 
 
 class Oracle(Method):
-    """Risk = 1 - (1 - p0) exp(-hazard), p0 the chance to be a seed.
+    """Risk = 1 - (1 - p0) exp(-hazard), p0 the probability of being a seed.
 
     The hazard of a slot is kappa beta dt f W / N in the person's region: f the region's
     true factor, W the weight of the infectious others there, each with its true
     infectiousness, and N all people there (under ``I/S``: itself and the susceptible
-    others). A person's own infection never enters its own hazard, which is summed over
-    later slots too.
+    others). A person's own infection does not contribute to its hazard, which is summed
+    over all slots.
     """
 
     name = "oracle"
@@ -41,7 +41,7 @@ class Oracle(Method):
             raise DataError(
                 f"traces of {traces.slots} slots, the outbreak has {truth.clock.slots}"
             )
-        seeds = truth.settings.wished_seeds(truth.pathogen, traces.people)
+        seeds = truth.settings.requested_seeds(truth.pathogen, traces.people)
         escaped = (1 - min(seeds / traces.people, 1)) * np.exp(-_hazard(traces, truth))
         return np.asarray(1 - escaped)
 
@@ -68,9 +68,9 @@ def _hazard(traces: Traces, truth: Outbreak) -> Floats:
         if rule.contact == "I/S":
             # Seeds are infected before slot 0, everybody else after its slot.
             among -= truth.seeds[seen] | _since(truth.infection_slot, slot - 1)[seen]
-        givers = np.bincount(place, weight[seen], regions)[place] - weight[seen]
+        infectious = np.bincount(place, weight[seen], regions)[place] - weight[seen]
         present = np.bincount(place, among, regions)[place] - among + 1
-        dose = force * np.maximum(givers, 0) / present * factor[place]
+        dose = force * np.maximum(infectious, 0) / present * factor[place]
         if rule.chance == "linear":
             dose = -np.log1p(-np.minimum(dose, 1 - 1e-12))
         total[seen] += dose

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from epifalcon.errors import EpifalconError, SettingsError
-from epifalcon.methods.base import Method
+from epifalcon.methods.base import Method, find_stored_method
 from epifalcon.settings import build, unknown_name
 from epifalcon.types import Plain
 
@@ -28,7 +28,7 @@ or a method registered by a user."""
 class Entry:
     """A method's name, class and properties.
 
-    Callers ask for the property they depend on; none compares names. Falcon itself is
+    Callers read the property they depend on; none compares names. Falcon itself is
     the entry with ``trains_in_rounds`` and ``takes_privacy``.
     """
 
@@ -50,7 +50,7 @@ class Entry:
     privacy_table: str | None = None
     """Table of an experiment with its privacy mode; None without one."""
     stores_state: bool = False
-    """Whether a fit stores messages, for explanations, newcomers and daily updates."""
+    """Whether a fit stores messages, for explanations, new people and daily updates."""
     uses_pathogen: bool = False
     """Whether it is given the rates of the disease."""
     bounds_methods: bool = False
@@ -90,11 +90,11 @@ stgcn | STGCN | paper | stgcn:Stgcn
 dcrnn | DCRNN | paper | dcrnn:DcrnnOfPeople
     Diffusion convolution in a recurrent cell, on each day's contacts.
 graph-wavenet | GraphWaveNet | paper | graph_wavenet:GraphWaveNet
-    Dilated convolutions over days, with an adjacency that is learnt.
+    Dilated convolutions over days, with a learnt adjacency.
 d2stgnn | D2STGNN | paper | d2stgnn:D2stgnn
-    Diffusion and inherent signals told apart, on a changing graph.
+    Diffusion and inherent signals separated, on a changing graph.
 dstagnn | DSTAGNN | paper | dstagnn:Dstagnn
-    Attention over days and people, on a graph of like histories.
+    Attention over days and people, on a graph of similar histories.
 fedpregnn | FedPreGNN | paper | fedpregnn:FedPreGnn
     Federated graph network with a token helper and local noise.
 soft-dct | Soft DCT, count | reference | contact_tracing:SoftDct
@@ -114,9 +114,9 @@ hbp | HBP | reference | hbp:Hbp
 falcon-field | Falcon Field | reference | falcon_field:FalconField
     Belief propagation in a few exchanges, with transmission by region.
 hbp-true-factors | HBP, true factors (no method) | ceiling | hbp:HbpTrueFactors
-    HBP told the true factor of every region: a ceiling.
+    HBP with the true factor of every region: a ceiling.
 oracle | Oracle (no method) | ceiling | oracle:Oracle
-    Told the true history of everybody else: a ceiling.
+    Inference from the true history of everybody else: a ceiling.
 hgnn | HGNN | paper | falcon:Hgnn
     The person model alone.
 falcon | Falcon | paper | falcon:Falcon
@@ -209,6 +209,14 @@ def method_class(name: str) -> type[Method]:
     module, _, cls = found.target.partition(":")
     made: type[Method] = getattr(importlib.import_module(module), cls)
     return made
+
+
+def load(folder: str | Path) -> Method:
+    """Return the fitted estimator that ``Method.save`` wrote into ``folder``.
+
+    Every file is verified by its checksum. A method of your own must be registered.
+    """
+    return method_class(find_stored_method(Path(folder))).load(folder)
 
 
 def settings_of(name: str, values: Plain) -> Any:  # noqa: ANN401

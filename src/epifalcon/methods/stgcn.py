@@ -42,7 +42,7 @@ class StgcnSettings(NetworkSettings):
 
 
 def kernel_for(days: int, blocks: int, most: int) -> int:
-    """Return the kernel size of the blocks: ``most``, or what leaves one day."""
+    """Return the kernel size of the blocks, at most ``most``, that leaves one day."""
     return min(most, 1 + (days - 1) // (2 * blocks))
 
 

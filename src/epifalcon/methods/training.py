@@ -44,17 +44,17 @@ def _some(learning_rates: tuple[float, ...]) -> None:
 
 
 LearningRates = Annotated[tuple[Positive, ...], _some]
-"""Each is tried; the validation people choose."""
+"""Candidates; the least validation loss is selected."""
 
 
 class Learner(Protocol):
-    """What the loop trains."""
+    """Interface of what the loop trains."""
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
         """Begin with new parameters."""
 
     def step(self, number: int) -> None:
-        """Make training step ``number``, from 0 on."""
+        """Run training step ``number``, from 0 on."""
 
     def validate(self) -> float:
         """Return the log loss of the validation people."""
@@ -63,15 +63,15 @@ class Learner(Protocol):
         """Return the current parameters, which the loop copies."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that is needed to continue."""
+        """Return the state needed to continue."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continue from what ``state`` returned."""
+        """Continue from a result of ``state``."""
 
 
 @dataclass(eq=False)
 class Trained:
-    """The parameters with the least validation loss, and where the training is."""
+    """The parameters with the least validation loss, and the position of training."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     loss: float = math.inf
@@ -89,7 +89,7 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class Checkpointer:
-    """Stores a training in ``folder / TRAINING`` from time to time."""
+    """Stores the state of training in ``folder / TRAINING`` at intervals."""
 
     folder: Path | None
     origin: store.Origin
@@ -130,7 +130,7 @@ class Checkpointer:
             store.write_manifest(scratch, _KIND, meta=meta, origin=self.origin)
 
     def load(self) -> tuple[Plain, dict[str, Tensor]] | None:
-        """Return the checkpoint on disk; raise ``DataError`` if it is another's."""
+        """Return the checkpoint on disk; raise ``DataError`` if of another run."""
         if self.folder is None or not self.folder.is_dir():
             return None
         store.clear_scratch(self.folder, TRAINING)
@@ -141,7 +141,7 @@ class Checkpointer:
             manifest = require_same(place, self.origin)
             return manifest["meta"], read_tensors(place / _TENSORS)
         except (CorruptFileError, DataError) as error:
-            advice = f"delete {place} to begin the training again"
+            advice = f"delete {place} to restart the training"
             raise type(error)(f"{error}; {advice}") from None
 
 
@@ -158,8 +158,8 @@ def train(
     """Train with each learning rate; return the best of all validations.
 
     A rate ends after ``steps``, or after ``patience`` validations without a better one.
-    Learners draw from seed and step alone, and one thread trains, so that a resumed
-    training ends with the same bits.
+    Random numbers depend on seed and step only, and one thread trains, so a resumed
+    training gives bitwise equal results.
     """
     best, resumed = Trained(), checkpointer.load()
     if resumed is not None:

@@ -1,4 +1,4 @@
-"""UniMP: a graph transformer that also reads the visible results.
+"""UniMP: a graph transformer whose input includes the visible results.
 
 Shi et al., "Masked Label Prediction: Unified Message Passing Model for
 Semi-Supervised Classification" (IJCAI 2021), section 3.
@@ -29,7 +29,7 @@ class UnimpSettings(NetworkSettings):
 
     layers: Count = 2
     heads: Count = 2
-    """Of each layer; each has ``width / heads``."""
+    """Heads of each layer, each of ``width / heads``."""
     partners: Count = 32
     """Strongest contacts that a person attends to."""
     hidden_results: Share = 0.1
@@ -48,12 +48,12 @@ class UnimpBareSettings(UnimpSettings):
 
 
 class Unimp(NetworkMethod):
-    """Transformer layers with a gated residual, fed with results by an embedding.
+    """Transformer layers with a gated residual and an embedding of the results.
 
     Masked label prediction: target results are masked, the others are inputs, and at
     the end all are. Reduced: two layers of 32 with two heads (paper: three of 128); a
-    person attends to its 32 strongest contacts. Adapted: the targets are the folds of
-    all networks, a quarter in turn (the paper masks at random), and ``hidden_results``
+    person attends to its 32 strongest contacts. Adapted: the targets are the folds
+    of all networks, one per step (the paper masks at random), and ``hidden_results``
     more are masked at every step; score and row of an edge have a term for log(1 +
     slots together); the days of the input are concatenated; a linear head follows.
     """
@@ -164,7 +164,9 @@ class GraphTransformer(nn.Module):
         share = functional.dropout(share, self._dropout, self.training)
         near = torch.zeros_like(towards).index_add(0, edges.target, share * closeness)
         found = (edges.product(share, value) + near[..., None] * self.close).flatten(1)
-        kept = self.residual(x)
-        gate = self.gate(torch.cat([found, kept, found - kept], dim=-1)).sigmoid()
-        made: Tensor = gate * kept + (1 - gate) * found
+        residual = self.residual(x)
+        gate = self.gate(
+            torch.cat([found, residual, found - residual], dim=-1)
+        ).sigmoid()
+        made: Tensor = gate * residual + (1 - gate) * found
         return made

@@ -1,1 +1,1 @@
-"""Where people were: clock, regions, traces, and what is derived from them."""
+"""Mobility data: clock, regions, traces, flows and the mobility model."""

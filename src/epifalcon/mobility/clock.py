@@ -1,4 +1,4 @@
-"""The clock of a city: days cut into slots of equal length.
+"""The clock of a city: days divided into slots of equal length.
 
 Slots follow the wall clock of the city's time zone. When clocks change, the slot
 that holds the change is shorter or longer in true time.
@@ -27,7 +27,7 @@ class Clock(Checked):
     slot_hours: Positive = 2.0
     days: Count = 14
     start: str | None = None
-    """ISO date of day 0 where it is known."""
+    """ISO date of day 0, if known."""
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
@@ -66,19 +66,19 @@ class Clock(Checked):
 
     @property
     def slots(self) -> int:
-        """Number of slots in all."""
+        """Total number of slots."""
         return self.days * self.slots_per_day
 
     @property
     def epoch_slot(self) -> int:
         """First slot of day 0, counted from 1970-01-01 on the wall clock."""
         if self.start is None:
-            raise SettingsError("the date of the first day is not known: give start")
+            raise SettingsError("the date of the first day is unknown: set start")
         first = date.fromisoformat(self.start) - date(1970, 1, 1)
         return first.days * self.slots_per_day
 
     def day_of_slot(self, slot: int) -> int:
-        """Return the day, from 0, that holds ``slot``."""
+        """Return the day, from 0, that contains ``slot``."""
         return slot // self.slots_per_day
 
     def hour_of_slot(self, slot: int) -> float:
@@ -109,12 +109,12 @@ def _require_date(text: str, days: int) -> None:
         first = date.fromisoformat(text)
     except (ValueError, TypeError):
         first = None
-    # One form only: Python also reads 20200301 and 2020-W09-7.
+    # Python also parses 20200301 and 2020-W09-7, which are not accepted here.
     if first is None or first.isoformat() != text:
         raise SettingsError(f"start={text!r} must be a date like 2020-03-01")
     try:
         date.fromordinal(first.toordinal() + days)
     except (ValueError, OverflowError):
         raise SettingsError(
-            f"days={days} from {text} on end after the year 9999: choose fewer"
+            f"days={days} from {text} on end after the year 9999: choose fewer days"
         ) from None

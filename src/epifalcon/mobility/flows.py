@@ -1,4 +1,4 @@
-"""Flows: how many people went from region to region on each day.
+"""Flows: number of people who moved between regions on each day.
 
 The dynamic graph of the region model (paper: population flow networks G^(t)), one
 graph per day.
@@ -22,17 +22,17 @@ _POINTS_PER_BLOCK = 2**22
 class Flows:
     """Moves, stays and visitors of every day.
 
-    A move is a pair of consecutive slots in which a person was observed both
-    times; across a gap there is none. It belongs to the day of the later slot:
-    a person who goes home over midnight moves on the day of arrival.
+    A move is a pair of consecutive slots in both of which a person was observed.
+    It belongs to the day of the later slot, so a move over midnight counts for the
+    day of arrival.
     """
 
     between: sp.csr_array
     """Moves r to r', r' other than r: counts, (days * regions, regions), day first."""
     stays: Counts
-    """Pairs that stayed where they were: (days, regions)."""
+    """Pairs of slots in one region: (days, regions)."""
     visitors: Counts
-    """Different people observed in a region on a day: (days, regions)."""
+    """Distinct people observed in a region on a day: (days, regions)."""
 
     def __post_init__(self) -> None:
         days, regions = self.stays.shape
@@ -90,7 +90,7 @@ def count_flows(traces: Traces, progress: Progress = silent) -> Flows:
 
 
 def _visitors(day: RegionIds, regions: int) -> Counts:
-    """Count the different people in each region, from one day's (slots, people)."""
+    """Count the distinct people in each region, from one day's (slots, people)."""
     total = np.zeros(regions, dtype=np.int64)
     block = max(1, _POINTS_PER_BLOCK // len(day))
     for first in range(0, day.shape[1], block):

@@ -1,4 +1,4 @@
-"""The aggregate mobility model: how likely a move between two regions is in each slot.
+"""The aggregate mobility model: probability of a move between two regions per slot.
 
 Paper, "Aggregate Mobility Model". Person u moves from r to r' after slot t with
 
@@ -11,8 +11,8 @@ the N people of a group is
     p(r, t -> r', t+1) = (1/N) sum_u p_u(r, t -> r', t+1) + epsilon max(1, d(r, r'))^-2.
 
 t is the slot of the day: observations of all days are pooled. Staying is a move
-from r to r. Two slots make a move only if both are observed, so nothing is learnt
-across a gap. The sum is a sparse matrix; the distance term is computed on demand.
+from r to r. Two slots make a move only if both are observed, so gaps
+contribute nothing. The sum is a sparse matrix; the distance term is computed on demand.
 """
 
 from dataclasses import dataclass
@@ -61,17 +61,17 @@ class Transitions(NamedTuple):
 class MobilityModel:
     """The aggregate model of a group of people, with its distance term.
 
-    The rows of the paper's p do not add up to 1: divide by ``transitions.total``.
+    The rows of the paper's p do not sum to 1: divide by ``transitions.total``.
     """
 
     joint: sp.csr_array
-    """(1/N) sum_u pi_u(r|t) p_u(r'|r), (slots a day * regions, regions), t first."""
+    """(1/N) sum_u pi_u(r|t) p_u(r'|r), (slots per day * regions, regions), t first."""
     visits: Probabilities
-    """pi(r|t), mean of pi_u over the people observed at t: (slots a day, regions)."""
+    """pi(r|t), mean of pi_u over the people observed at t: (slots per day, regions)."""
     regions: Regions
     epsilon: float
     people: int
-    """N, the number of people that the model was learnt from."""
+    """N, the number of people that the model was fitted to."""
 
     def __post_init__(self) -> None:
         slots, count = len(self.visits), len(self.regions)
@@ -117,14 +117,14 @@ class MobilityModel:
 
 @dataclass(frozen=True, eq=False)
 class MobilityTally:
-    """Sums over people from which the model of any union of groups is made."""
+    """Sums over people, which can be added across groups before fitting the model."""
 
     joint: sp.csr_array
-    """sum_u pi_u(r|t) p_u(r'|r), (slots a day * regions, regions)."""
+    """sum_u pi_u(r|t) p_u(r'|r), (slots per day * regions, regions)."""
     visits: Floats
-    """sum_u pi_u(r|t), (slots a day, regions)."""
+    """sum_u pi_u(r|t), (slots per day, regions)."""
     observed: Floats
-    """People observed at t, (slots a day, 1)."""
+    """People observed at t, (slots per day, 1)."""
     people: int
 
     def __add__(self, other: "MobilityTally") -> "MobilityTally":
@@ -136,7 +136,7 @@ class MobilityTally:
         )
 
     def model(self, regions: Regions, epsilon: float = EPSILON) -> MobilityModel:
-        """Make the model of everybody counted."""
+        """Return the model of all people in the sums."""
         shares = self.visits / np.maximum(self.observed, 1)
         mean = sp.csr_array(self.joint / self.people)
         return MobilityModel(mean, shares, regions, epsilon, self.people)
@@ -150,7 +150,7 @@ def mobility_model(traces: Traces, epsilon: float = EPSILON) -> MobilityModel:
 def tally_mobility(
     traces: Traces, group: NDArray[np.int64] | None = None, progress: Progress = silent
 ) -> MobilityTally:
-    """Add up what all people, or those of a ``group``, contribute to the model."""
+    """Sum the contributions of all people, or those of ``group``, to the model."""
     group = np.arange(traces.people) if group is None else group
     count, day = len(traces.regions), traces.clock.slots_per_day
     visits, observed = np.zeros((day, count)), np.zeros((day, 1))
@@ -176,7 +176,7 @@ def _tally_block(
 ) -> sp.csr_array:
     """Add the people of ``trace`` (people, slots) to ``visits`` and ``observed``.
 
-    Returns sum_u pi_u(r|t) p_u(r'|r) as (slots a day * regions, regions). An
+    Returns sum_u pi_u(r|t) p_u(r'|r) as (slots per day * regions, regions). An
     owner is a number for a person and a region: person * regions + region.
     """
     person, slot = np.nonzero(trace != UNKNOWN)
@@ -200,10 +200,10 @@ def _tally_block(
         (times.astype(float), (index, cell % regions)), shape=(owners.size, regions)
     )
     moves.data /= np.repeat(np.asarray(moves.sum(axis=1)), np.diff(moves.indptr))
-    kept = np.isin(owner, owners)
-    pick = (region[kept], np.searchsorted(owners, owner[kept]))
+    selected = np.isin(owner, owners)
+    pick = (region[selected], np.searchsorted(owners, owner[selected]))
     shape = (day * regions, owners.size)
-    joint = sp.csr_array((share[kept], pick), shape=shape) @ moves
+    joint = sp.csr_array((share[selected], pick), shape=shape) @ moves
     joint.sort_indices()
     return joint
 
@@ -217,7 +217,7 @@ def points_km(regions: Regions) -> Floats:
 
 @compiled
 def distance_weight(point_km: Floats, spherical: bool, here: int, there: int) -> float:
-    """Compute max(1, d)^-2 between two regions; 1 where a place is not known."""
+    """Compute max(1, d)^-2 between two regions; 1 if a location is unknown."""
     x = point_km[here, 0] - point_km[there, 0]
     y = point_km[here, 1] - point_km[there, 1]
     z = point_km[here, 2] - point_km[there, 2]
@@ -248,7 +248,7 @@ def find_move(there: RegionIds, low: int, past: int, to: int) -> int:
     size = past - low
     while size > 1:
         half = size // 2
-        # Without a branch: the processor would guess wrong half of the time.
+        # Without a branch, which the processor would mispredict half of the time.
         low += half * (there[low + half] <= to)
         size -= half
     return low

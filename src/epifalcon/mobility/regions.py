@@ -1,4 +1,4 @@
-"""Regions: the places, points or polygons, between which people move."""
+"""Regions between which people move: points or polygons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ _OPTIONAL = ("lonlat", "outline_km", "outline_ends")
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Where each region lies and what kind of place it is.
+    """Locations, names and outlines of the regions.
 
-    ``centre_km`` (regions, 2) are plane coordinates in kilometres, NaN where the
-    place is not known. With ``lonlat`` (regions, 2) in degrees, distances are
+    ``centre_km`` (regions, 2) are plane coordinates in kilometres, NaN if the
+    location is unknown. With ``lonlat`` (regions, 2) in degrees, distances are
     great-circle ones. ``outline_km`` (points, 2) holds the corners of all polygons;
     region r owns the points from ``outline_ends[r - 1]`` to ``outline_ends[r]``.
     """
@@ -39,7 +39,7 @@ class Regions:
         one_of(get_args(RegionKind), kind=self.kind)
         count, ends = len(self.centre_km), self.outline_ends
         if not count:
-            raise DataError("centre_km holds no regions")
+            raise DataError("centre_km is empty, expected at least one region")
         points = {"centre_km": self.centre_km, "lonlat": self.lonlat}
         for name, array in points.items():
             if array is not None:
@@ -49,11 +49,11 @@ class Regions:
         if self.names is not None and len(self.names) != count:
             raise DataError(f"{len(self.names)} names for {count} regions")
         if (self.outline_km is None) != (ends is None):
-            raise DataError("outline_km and outline_ends come together")
+            raise DataError("outline_km and outline_ends must be given together")
         if self.outline_km is not None and ends is not None:
             shaped((count,), outline_ends=ends)
             if (np.diff(ends, prepend=0) < 0).any():
-                raise DataError("outline_ends must not fall")
+                raise DataError("outline_ends must not decrease")
             shaped((int(ends[-1]), 2), outline_km=self.outline_km)
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Regions:
 
     @cached_property
     def placed(self) -> bool:
-        """True if every region's place is known, so that distances exist."""
+        """Return True if every region's location is known, so that distances exist."""
         return bool(np.isfinite(self.centre_km).all())
 
     def name(self, region: int) -> str:
@@ -87,7 +87,7 @@ class Regions:
 
     @classmethod
     def unpack(cls, kind: RegionKind, arrays: Mapping[str, NDArray[Any]]) -> "Regions":
-        """Make the record from the arrays of ``pack``."""
+        """Create the record from the arrays of ``pack``."""
         names = None
         if "region_names_text" in arrays:
             names = unpack_strings("region_names", arrays)
@@ -95,17 +95,17 @@ class Regions:
         return cls(kind, arrays["centre_km"], names=names, **given)
 
     def distance_km(self, here: RegionIds, there: RegionIds) -> Floats:
-        """Kilometres between regions, elementwise; NaN where a place is unknown."""
+        """Return kilometres between regions, elementwise; NaN if one is unknown."""
         if self.lonlat is not None:
             return great_circle_km(self.lonlat[here], self.lonlat[there])
         east, north = self.centre_km[:, 0], self.centre_km[:, 1]
         across, along = east[here] - east[there], north[here] - north[there]
-        # Several times faster than hypot, whose care for overflow no city needs.
+        # Several times faster than hypot, whose overflow protection is not needed here.
         return np.asarray(np.sqrt(across * across + along * along))
 
 
 def great_circle_km(here: Floats, there: Floats) -> Floats:
-    """Great-circle kilometres between points (..., 2) given as degrees (lon, lat)."""
+    """Return great-circle kilometres between points (..., 2) in degrees (lon, lat)."""
     lon_here, lat_here = np.moveaxis(np.radians(here), -1, 0)
     lon_there, lat_there = np.moveaxis(np.radians(there), -1, 0)
     squared = (
@@ -126,7 +126,7 @@ def unit_vectors(lonlat: Floats) -> Floats:
 def plane_km(lonlat: Floats, origin: Floats) -> Floats:
     """Project degrees (points, 2) to kilometres on a plane that touches ``origin``.
 
-    Good to a part in a hundred within 100 km of the origin and 60 degrees of the
+    Accurate to 1 % within 100 km of the origin and 60 degrees of the
     equator; meant for maps and grids of a city. NaN stays NaN.
     """
     scale = np.radians(1) * EARTH_RADIUS_KM
@@ -141,6 +141,6 @@ def middle(lonlat: Floats) -> Floats:
     known = lonlat[np.isfinite(lonlat).all(axis=1)]
     if not len(known):
         return np.zeros(2)
-    # Measured from one of the points: 179 and -179 are neighbours.
+    # Relative to one of the points, since 179 and -179 are adjacent.
     east = (known[:, 0] - known[0, 0] + 180) % 360 - 180
     return np.array([known[0, 0] + east.mean(), known[:, 1].mean()])

@@ -1,7 +1,7 @@
 """Mobility statistics of any traces, compared with the ranges of realistic cities.
 
-A statistic that cannot be computed, for example without known places, is NaN and
-neither holds nor fails. The ranges hold for slots of two hours over a fortnight or
+A statistic that cannot be computed, for example without known locations, is NaN and
+is not compared. The ranges hold for slots of two hours over a fortnight or
 longer. They separate a city from a random walk, not one city from another.
 
 Radius of gyration: González et al., Nature 2008. Predictability: Song et al., Science
@@ -31,7 +31,7 @@ _CROWD_DAYS = 14
 _RANKS, _ZIPF_RANKS, _BINS = 50, 10, 30
 _LEAST_MOVES = 50
 _SHORTEST_JUMP_KM, _LONGEST_STAY_HOURS = 1.0, 17.0
-# Predictability: at most so many slots and people, at least so many observations.
+# Predictability: maximum slots and people, minimum observations.
 _ORDER_SLOTS, _ORDER_PEOPLE, _ORDER_LEAST = 1_000, 2_000, 24
 _ORDER_WORK = 300_000_000
 
@@ -95,8 +95,8 @@ _NEEDS_OBSERVATION = (
 class Statistic:
     """One value with the range in which it should lie.
 
-    ``holds`` is None where there is no value, or where so few slots were observed
-    that the range does not apply.
+    ``holds`` is None if there is no value, or if too few slots were observed for
+    the range to apply.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Statistic:
 
 @dataclass(frozen=True, eq=False)
 class StatisticCurve:
-    """A line to draw: ``x`` and ``y`` (points,) with their labels."""
+    """A curve to plot: ``x`` and ``y`` (points,) with their labels."""
 
     name: str
     x: Floats
@@ -160,8 +160,8 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
 def home_regions(traces: Traces) -> RegionIds:
     """Find the region in which each person spends most night slots: (people,).
 
-    Most slots of any hour where no night was observed; -1 for people who were
-    never observed. Works in blocks of people, so that memory stays small.
+    The most frequent region of any hour if no night was observed; -1 for people who
+    were never observed. Works in blocks of people, so that memory stays small.
     """
     blocks = []
     for first in range(0, traces.people, _SAMPLE_PEOPLE):
@@ -179,7 +179,7 @@ def _compare(traces: Traces, values: dict[str, float]) -> Iterator[Statistic]:
         holds = None if math.isnan(value) else low <= value <= high
         if observed < _LEAST_OBSERVED and name in _NEEDS_OBSERVATION:
             holds = None
-            source = f"not judged, only {observed:.0%} of slots observed; {source}"
+            source = f"not compared, only {observed:.0%} of slots observed; {source}"
         yield Statistic(name, value, low, high, holds, unit, source)
 
 
@@ -228,13 +228,13 @@ def _homes(visits: pl.DataFrame, people: int, clock: Clock) -> RegionIds:
     for _ in range(2):
         best = _most_frequent(chosen)
         home[best["person"]] = best["region"]
-        # The second time: people without an observed night.
+        # The second pass: people without an observed night.
         chosen = visits.filter(home[visits["person"]] == UNKNOWN)
     return home
 
 
 def _most_frequent(visits: pl.DataFrame) -> pl.DataFrame:
-    """Find the region of most visits per person; of equals, the one complete first."""
+    """Find each person's most visited region; ties: the first to reach the count."""
     groups = visits.group_by("person", "region")
     counted = groups.agg(pl.len().alias("count"), pl.max("slot"))
     order = counted.sort("count", "slot", descending=[True, False])
@@ -262,7 +262,7 @@ def _evenly(count: int, most: int) -> Counts:
 def _measure_people(
     sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
-    """Measure reach, distinct places over time, ranks, entropy, predictability."""
+    """Measure reach, distinct regions over time, ranks, entropy, predictability."""
     groups = sample.visits.group_by("person", "region")
     places = groups.agg(pl.len().alias("share"), pl.min("slot").alias("first"))
     places = places.sort("person", "region")
@@ -315,7 +315,7 @@ def _measure_people(
 
 
 def _predictability(by_person: RegionIds) -> Floats:
-    """Compute the predictability of people of whom enough was observed."""
+    """Compute the predictability of people with enough observations."""
     rows = (row[row != UNKNOWN] for row in by_person)
     return np.array(
         [
@@ -408,7 +408,7 @@ def jump_exponent(jump_km: Floats, shortest_km: float) -> float:
     """Fit the exponent of a power law between the shortest and the longest jump.
 
     Maximum likelihood over the jumps of at least ``shortest_km``: 1 km, or the
-    usual distance of neighbouring regions where that is more.
+    median distance of neighbouring regions if that is larger.
     """
     jump = jump_km[jump_km >= shortest_km]
     high = float(jump.max()) / shortest_km if len(jump) else 1.0
@@ -429,8 +429,8 @@ def jump_exponent(jump_km: Floats, shortest_km: float) -> float:
 def stay_exponent(stay: Counts, slot_hours: float) -> float:
     """Fit the exponent of a power law of stays away from home, in slots.
 
-    Maximum likelihood for whole numbers of slots up to 17 hours, where Song et
-    al. (2010) cut off too.
+    Maximum likelihood for whole numbers of slots up to 17 hours, the cutoff of
+    Song et al. (2010).
     """
     most = int(_LONGEST_STAY_HOURS / slot_hours)
     stay = stay[stay <= most]
@@ -450,7 +450,7 @@ def _best_exponent(loss: Callable[[float], float]) -> float:
 
 
 def _stays(sample: _Sample) -> tuple[Counts, Mask]:
-    """Find the length of each whole stay, and which were away from home."""
+    """Return the length of each complete stay, and a mask of those away from home."""
     people, slots = sample.by_person.shape
     begins = np.ones((people, slots), dtype=bool)
     begins[:, 1:] = sample.by_person[:, :-1] != sample.by_person[:, 1:]
@@ -466,7 +466,7 @@ def _stays(sample: _Sample) -> tuple[Counts, Mask]:
 
 
 def _spacing_km(regions: Regions) -> float:
-    """Compute the usual distance of a region to its nearest neighbour."""
+    """Compute the median distance of a region to its nearest neighbour."""
     centre = regions.centre_km
     if len(centre) < 2:
         return 0.0
@@ -477,7 +477,7 @@ def _spacing_km(regions: Regions) -> float:
 def _measure_time_at_home(
     sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
-    """Measure the share of observed people who are at home, by slot of the day."""
+    """Compute the share of observed people who are at home, by slot of the day."""
     seen = sample.by_person != UNKNOWN
     home = seen & (sample.by_person == sample.home[:, None])
     hour = _slot_hours(sample.clock)

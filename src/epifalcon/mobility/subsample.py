@@ -1,4 +1,4 @@
-"""What people report of their traces: a share of the points, the latest days.
+"""Subsample traces: a share of the points, the latest days.
 
 Paper, experiment settings: the trajectory reporting rate eta (``trace_share``)
 and the length l of the reported trace (``last_days``).
@@ -21,9 +21,9 @@ class ReportingSettings(Checked):
     """How much of the traces is reported; the default is everything."""
 
     trace_share: Share = 1.0
-    """eta: the share of each person's observed points that is kept."""
+    """eta: share of each person's observed points that is reported."""
     last_days: Count | None = None
-    """l: only the latest l days are kept; all of them unless given."""
+    """l: number of latest days that are reported; all by default."""
 
 
 def report(
@@ -32,7 +32,7 @@ def report(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Traces:
-    """Take the latest days, then a share of their points; by default everything."""
+    """Select the latest days, then a share of their points; by default everything."""
     if settings.last_days is not None:
         traces = keep_last_days(traces, settings.last_days)
     return keep_share(traces, settings.trace_share, rng, progress)
@@ -54,28 +54,28 @@ def keep_share(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Traces:
-    """Keep a random share of each person's observed points (paper: eta).
+    """Select a random share of each person's observed points (paper: eta).
 
-    A person with n observed points keeps floor(trace_share * n + u) of them, u
+    A person with n observed points retains floor(trace_share * n + u) of them, u
     uniform in [0, 1), so trace_share * n on average; every subset of that size is
-    equally likely. All other points become -1. With an equal ``rng`` the points kept
-    at a smaller share are among those kept at a larger one. A share of 1 returns the
+    equally likely. All other points become -1. With an equal ``rng`` the points of
+    a smaller share are a subset of those of a larger one. A share of 1 returns the
     same record and draws nothing.
     """
     unit_interval(trace_share=trace_share)
     if trace_share == 1:
         return traces
-    kept = np.full(traces.by_slot.shape, UNKNOWN, dtype=np.int32)
+    thinned = np.full(traces.by_slot.shape, UNKNOWN, dtype=np.int32)
     block = max(1, _POINTS_PER_BLOCK // traces.slots)
     for first in range(0, traces.people, block):
         people = slice(first, first + block)
-        kept[:, people] = _thin(traces.by_person[people], trace_share, rng).T
+        thinned[:, people] = _thin(traces.by_person[people], trace_share, rng).T
         progress("reporting", min(first + block, traces.people), traces.people)
-    return Traces(kept, traces.clock, traces.regions, names=traces.names)
+    return Traces(thinned, traces.clock, traces.regions, names=traces.names)
 
 
 def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> RegionIds:
-    """Blank all but a share of each row's points in (people, slots)."""
+    """Set all but a share of each row's points to -1, in (people, slots)."""
     people, slots = region.shape
     observed = region != UNKNOWN
     seen = np.count_nonzero(observed, axis=1)

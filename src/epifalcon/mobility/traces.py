@@ -23,7 +23,7 @@ _KIND = "city"
 
 @dataclass(frozen=True, eq=False)
 class Traces:
-    """Who was where, when: the record that every later stage reads.
+    """The region of every person at every slot; input of every later stage.
 
     ``by_slot`` (slots, people) int32 holds region ids, -1 where a person was not
     observed; it is made read-only. ``by_person`` (people, slots) is a view of it.
@@ -43,14 +43,14 @@ class Traces:
             )
         if array.shape[0] != self.clock.slots:
             raise DataError(
-                f"traces have {array.shape[0]} slots, the clock {self.clock.slots}"
+                f"traces have {array.shape[0]} slots, the clock has {self.clock.slots}"
             )
         if array.shape[1] == 0:
-            raise DataError("traces hold no people")
+            raise DataError("traces have no people, expected at least one")
         low, high = int(array.min()), int(array.max())
         if low < UNKNOWN or high >= len(self.regions):
             raise DataError(
-                f"region ids run from {low} to {high}, "
+                f"region ids are from {low} to {high}, "
                 f"expected -1 to {len(self.regions) - 1}"
             )
         if self.names is not None and len(self.names) != array.shape[1]:
@@ -69,7 +69,7 @@ class Traces:
 
     @property
     def by_person(self) -> RegionIds:
-        """The same ids as (people, slots), without a copy."""
+        """The same ids as a (people, slots) view."""
         return self.by_slot.T
 
     @cached_property
@@ -79,8 +79,8 @@ class Traces:
         return seen / self.by_slot.size
 
     @cached_property
-    def who(self) -> str | None:
-        """A hash of the people's names in their order; None without names."""
+    def names_sha256(self) -> str | None:
+        """SHA-256 of the people's names in their order; None without names."""
         if self.names is None:
             return None
         packed = pack_strings("name", self.names)

@@ -85,7 +85,7 @@ def city_trend(past: Floats, ahead: int) -> Floats:
     return np.outer(part, np.exp(_extended(logs, ahead)[0]))
 
 
-RIVALS: dict[str, Callable[[Floats, int], Floats]] = {
+BASELINES: dict[str, Callable[[Floats, int], Floats]] = {
     "last": last_value,
     "line": line,
     "mean": mean_value,
@@ -93,7 +93,7 @@ RIVALS: dict[str, Callable[[Floats, int], Floats]] = {
 }
 
 
-def judge(
+def forecast_errors(
     model: DcrnnRegionModel | GruRegionModel, history: RegionHistory
 ) -> ForecastReport:
     """Compute errors on the validation days of a model fitted to ``history``.
@@ -106,7 +106,7 @@ def judge(
     first, ahead = training.first_validation_day(history.days), training.horizon
     origins = range(first - ahead, history.days - 1)
     forecasts = {"model": model.forecast(history, origins)}
-    for name, baseline in RIVALS.items():
+    for name, baseline in BASELINES.items():
         forecasts[name] = np.stack(
             [baseline(history.cases[:, : origin + 1], ahead) for origin in origins]
         )

@@ -48,16 +48,16 @@ _LOW_BITS = np.uint64(0xFFFFFFFF)
 class RowTransform:
     """Transformation of rows before and after an exchange; identity by default."""
 
-    def send(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """Return the rows to upload, (people, width)."""
         return rows
 
-    def read(self, received: Tensor) -> Tensor:
-        """Return the received rows as the model reads them."""
+    def decode(self, received: Tensor) -> Tensor:
+        """Return the rows as the model uses them, from the received ones."""
         return received
 
-    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
-        """Backpropagate ``gradient`` through ``read`` and ``send`` at ``rows``."""
+    def backward(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
+        """Backpropagate ``gradient`` through ``decode`` and ``encode`` at ``rows``."""
         return gradient
 
 
@@ -103,7 +103,7 @@ class LocalInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearUse:
+class LinearActivations:
     """Per-person inputs and output gradients of one linear map.
 
     Gradients are those of each person's own loss, not of the mean loss; the sum of
@@ -124,7 +124,7 @@ class LinearUse:
 class PassResult:
     """Result of a training pass; it stays on the device."""
 
-    uses: tuple[LinearUse, ...]
+    uses: tuple[LinearActivations, ...]
     row_gradient: Tensor
     """(people, width) gradient of the summed loss by ``LocalInputs.rows``."""
     loss: float
@@ -174,8 +174,8 @@ def initial_parameters(
 
 def training_pass(
     parameters: Parameters,
-    home: LocalInputs,
-    way: ExchangeRules,
+    local: LocalInputs,
+    rules: ExchangeRules,
     weights: Tensor | None = None,
 ) -> Generator[Exchange, Tensor, PassResult]:
     """Run the forward and backward pass of one round.
@@ -183,51 +183,53 @@ def training_pass(
     Yields each ``Exchange``; the aggregated rows must be sent to the generator.
     ``weights`` (2,) are class weights.
     """
-    rows, uses = home.rows, []
+    rows, uses = local.rows, []
     entered, read = [rows], []
     received = rows
-    for layer, keep in enumerate(home.keep):
-        received = yield Exchange("upload", layer, way.upload.send(rows))
-        read.append(beside(way.upload.read(received), home.state))
+    for layer, keep in enumerate(local.keep):
+        received = yield Exchange("upload", layer, rules.upload.encode(rows))
+        read.append(beside(rules.upload.decode(received), local.state))
         rows = layer_forward(parameters, layer, read[layer], keep)
         entered.append(rows)
     top, gates = cell_forward(parameters, rows)
     logits = torch.addmm(parameters["head.bias"], top, parameters["head.weight"].T)
-    loss, weight, gradient = loss_and_gradient(logits, home.target, weights)
-    uses.append(LinearUse("head.weight", "head.bias", top, gradient))
+    loss, weight, gradient = loss_and_gradient(logits, local.target, weights)
+    uses.append(LinearActivations("head.weight", "head.bias", top, gradient))
     gradient = gradient @ parameters["head.weight"]
     if gates is not None:
         gradient = _cell_gradient(gates, gradient)
-        uses.append(LinearUse("cell.weight", "cell.bias", rows, gradient))
+        uses.append(LinearActivations("cell.weight", "cell.bias", rows, gradient))
         gradient = gradient @ parameters["cell.weight"]
-    for layer in reversed(range(len(home.keep))):
+    for layer in reversed(range(len(local.keep))):
         name, activation = f"layer{layer}", entered[layer + 1]
         outward = torch.ops.aten.threshold_backward(gradient, activation, 0)
-        if (keep := home.keep[layer]) is not None:
+        if (keep := local.keep[layer]) is not None:
             outward *= keep
-        uses.append(LinearUse(f"{name}.weight", f"{name}.bias", read[layer], outward))
+        uses.append(
+            LinearActivations(f"{name}.weight", f"{name}.bias", read[layer], outward)
+        )
         width = entered[layer].shape[1]
         inward = outward @ parameters[f"{name}.weight"][:, :width]
-        if way.exchanged:
-            inward *= home.share
-            sent = way.returned.send(inward)
+        if rules.exchanged:
+            inward *= local.share
+            sent = rules.returned.encode(inward)
             returned = yield Exchange("return", layer, sent)
-            gradient = way.returned.read(returned)
+            gradient = rules.returned.decode(returned)
         else:
-            inward *= home.self_weight
+            inward *= local.self_weight
             gradient = inward
-        gradient = way.upload.pull(entered[layer], gradient)
+        gradient = rules.upload.backward(entered[layer], gradient)
     return PassResult(tuple(uses), gradient, loss, weight, received)
 
 
 def scoring_pass(
-    parameters: Parameters, home: LocalInputs, way: ExchangeRules
+    parameters: Parameters, local: LocalInputs, rules: ExchangeRules
 ) -> Generator[Exchange, Tensor, Tensor]:
     """Run the forward pass without dropout; return the last received rows."""
-    rows = received = home.rows
-    for layer in range(len(home.keep)):
-        received = yield Exchange("upload", layer, way.upload.send(rows))
-        inputs = beside(way.upload.read(received), home.state)
+    rows = received = local.rows
+    for layer in range(len(local.keep)):
+        received = yield Exchange("upload", layer, rules.upload.encode(rows))
+        inputs = beside(rules.upload.decode(received), local.state)
         rows = layer_forward(parameters, layer, inputs, None)
     return received
 
@@ -339,7 +341,7 @@ def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
     return torch.nn.functional.one_hot(torch.from_numpy(place), STATUSES).to(dtype)
 
 
-def kept(
+def dropout_mask(
     person: NDArray[np.int64], width: int, dropout: float, key: int
 ) -> NDArray[np.float32]:
     """Return dropout factors (people, width), determined by key, person and column."""
@@ -392,10 +394,10 @@ def adam_step(
     step: int,
     rule: FalconSettings,
 ) -> tuple[dict[str, Tensor], dict[str, Moments]]:
-    """Return values and moments after moment step of Adam; the inputs are not modified.
+    """Return values and moments after one step of Adam; the inputs are not modified.
 
     ``step`` counts from 1. The update is elementwise, so updating an embedding on its
-    device gives the same result as moment central Adam.
+    device gives the same result as one central Adam.
     """
     new = {name: value.clone() for name, value in values.items()}
     after = {

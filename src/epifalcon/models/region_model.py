@@ -204,18 +204,18 @@ class _Adam:
 
 
 def train(
-    network: Dcrnn, lesson: TrainingData, generator: torch.Generator, progress: Progress
+    network: Dcrnn, data: TrainingData, generator: torch.Generator, progress: Progress
 ) -> FitRecord:
     """Train with Adam and early stopping; load the best parameters into ``network``."""
-    settings = lesson.settings
+    settings = data.settings
     optimiser = _Adam(network.parameters(), settings.learning_rate)
     training: list[float] = []
     validation: list[float] = []
     best, best_step, parameters = math.inf, 0, copy.deepcopy(network.state_dict())
     for step in range(settings.steps):
         network.zero_grad()
-        loss, states = _accumulate_gradient(network, lesson, lesson.draw(generator))
-        error = _validate(network, lesson, states)
+        loss, states = _accumulate_gradient(network, data, data.draw(generator))
+        error = _validate(network, data, states)
         if not (math.isfinite(loss) and math.isfinite(error)):
             raise SettingsError(
                 f"learning_rate={settings.learning_rate} is too large: the loss of "

@@ -1,1 +1,1 @@
-"""What may leave a device: clipped, noised, counted, with a receipt for each."""
+"""Private releases: clipping, noise, accounting, and a receipt for each release."""

@@ -1,14 +1,14 @@
-"""What Gaussian releases cost together, exactly, and how much noise a wish needs.
+"""Exact composition of Gaussian releases, and the noise needed for an epsilon.
 
 Gaussian releases in which everybody takes part compose into one Gaussian
-mechanism with mu^2 = sum of (sensitivity / sigma)^2, whatever their order and
-however later ones depend on earlier ones (Dong, Roth and Su 2022, corollary
+mechanism with mu^2 = sum of (sensitivity / sigma)^2, in any order and with any
+adaptive dependence of later on earlier ones (Dong, Roth and Su 2022, corollary
 3.3). Its (epsilon, delta) curve is known in closed form (Balle and Wang 2018,
 theorem 8)::
 
     delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu)
 
-The paper's own formula stands beside it (``paper_sigma``, ``paper_epsilon``).
+``paper_sigma`` and ``paper_epsilon`` are the paper's own formula.
 
 >>> round(epsilon_of(gaussian_mu(0.1, 0.2, releases=500), delta=1e-6), 2)
 114.81
@@ -18,13 +18,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from epifalcon import checks
-from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.checks import (
+    extra_module,
+    non_negative,
+    one_of,
+    positive,
+    unit_interval,
+    whole,
+)
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.events import (
     UNITS,
@@ -36,20 +43,20 @@ from epifalcon.privacy.events import (
 )
 
 DELTA = 1e-6
-"""The delta used where none is named: well under one over the number of people."""
+"""Default delta: well below one over the number of people."""
 
 PAPER_DELTA = 0.001
-"""The delta of the paper's own formula, whatever the exact figures use."""
+"""Delta of the paper's own formula, independent of the exact figures."""
 _MOST_FOR_PLD = 500.0
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
 
 
 def gaussian_mu(sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """The mu of ``releases`` Gaussian releases, K layers x T rounds x slots of a unit.
+    """Return mu of ``releases`` Gaussian releases: layers x rounds x slots of a unit.
 
-    ``sensitivity`` is the L2 distance that one release can move between
-    neighbours. ``sigma=0`` gives infinity.
+    ``sensitivity`` is the maximum L2 distance of one release between neighbours.
+    ``sigma=0`` gives infinity.
     """
     non_negative(sensitivity=sensitivity, sigma=sigma)
     whole(0, releases=releases)
@@ -59,9 +66,9 @@ def gaussian_mu(sensitivity: float, sigma: float, releases: int = 1) -> float:
 
 
 def log_delta_of(epsilon: float, mu: float) -> float:
-    """The logarithm of the smallest delta at which ``mu`` keeps ``epsilon``.
+    """Return the log of the smallest delta for which ``mu`` gives ``epsilon``.
 
-    Written with Mills' ratio h, the closed form is phi(x) (h(x) - h(x + mu)) at
+    With Mills' ratio h, the closed form is phi(x) (h(x) - h(x + mu)) at
     x = epsilon/mu - mu/2, which neither overflows nor cancels: relative error
     of delta under 1e-8 for mu from 1e-6 to 1e4.
     """
@@ -75,15 +82,15 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float = DELTA) -> float:
-    """The smallest epsilon that Gaussian releases of total ``mu`` keep at ``delta``."""
+    """Return the smallest epsilon of Gaussian releases of total ``mu`` at ``delta``."""
     _check_mu(mu)
     _check_delta(delta)
     if math.isinf(mu):
         return math.inf
     if mu == 0 or _log_delta(-mu / 2, mu) <= math.log(delta):
         return 0.0
-    # delta <= Phi(-x), so the root lies left of the normal quantile; the step
-    # past it is for rounding. Left of -40, delta is 1 in every digit.
+    # delta <= Phi(-x), so the root is left of the normal quantile; the margin is for
+    # rounding. Left of -40, delta is 1 to machine precision.
     quantile = -float(ndtri(delta))
     low, high = max(-mu / 2, -40.0), quantile + 1e-6 * (1 + abs(quantile))
     wanted = math.log(delta)
@@ -92,14 +99,14 @@ def epsilon_of(mu: float, delta: float = DELTA) -> float:
 
 
 def mu_for(epsilon: float, delta: float = DELTA) -> float:
-    """The largest total mu that keeps (``epsilon``, ``delta``): the budget in mu."""
+    """Return the largest total mu that satisfies (``epsilon``, ``delta``)."""
     non_negative(epsilon=epsilon)
     _check_delta(delta)
     if epsilon == 0:
         return 2 * math.sqrt(2) * float(erfinv(delta))
     quantile = -float(ndtri(delta))
     root = math.hypot(quantile, math.sqrt(2 * epsilon))
-    # Two equal forms: each is free of cancellation on its side.
+    # Two equivalent forms; each has no cancellation on its side.
     low = 2 * epsilon / (quantile + root) if quantile > 0 else root - quantile
     wanted = math.log(delta)
     low, high = low * (1 - 1e-9), 2 * low
@@ -111,9 +118,9 @@ def mu_for(epsilon: float, delta: float = DELTA) -> float:
 def sigma_for(
     epsilon: float, delta: float = DELTA, sensitivity: float = 1.0, releases: int = 1
 ) -> float:
-    """The smallest sigma at which all ``releases`` together keep (epsilon, delta).
+    """Return the smallest sigma for which all ``releases`` give (epsilon, delta).
 
-    ``releases`` counts every vector that the protected unit can change over the
+    ``releases`` is the number of vectors that the protected unit can change in the
     whole run: rounds x layers, times the slots of a day or of a person.
     """
     positive(sensitivity=sensitivity)
@@ -122,11 +129,10 @@ def sigma_for(
 
 
 def paper_sigma(epsilon: float, delta: float, clip: float, rounds: int) -> float:
-    """The paper's sigma_l = L C sqrt(2 ln(1.25 / delta)) / epsilon.
+    """Return the paper's sigma_l = L C sqrt(2 ln(1.25 / delta)) / epsilon.
 
-    A sum of ``rounds`` textbook bounds, proved for epsilon under 1 and for one
-    visit only. Neither is what an adversary of the whole run can be held to:
-    see ``epsilon_of``.
+    A sum of ``rounds`` textbook bounds, valid for epsilon below 1 and for one visit
+    only, so it does not hold for a whole run: see ``epsilon_of``.
     """
     positive(epsilon=epsilon, clip=clip)
     _check_delta(delta)
@@ -135,7 +141,7 @@ def paper_sigma(epsilon: float, delta: float, clip: float, rounds: int) -> float
 
 
 def paper_epsilon(sigma: float, delta: float, clip: float, rounds: int) -> float:
-    """The epsilon that the paper's formula names for ``sigma``; its inverse."""
+    """Return the epsilon of the paper's formula for ``sigma``; its inverse."""
     non_negative(sigma=sigma)
     if sigma == 0:
         return math.inf
@@ -150,24 +156,18 @@ def reference_epsilon(
     method: Literal["pld", "rdp"] = "pld",
     sampling: float = 1.0,
 ) -> float:
-    """The same question asked of Google's dp-accounting (extra ``audit``).
+    """Compute epsilon with Google's dp-accounting (extra ``audit``).
 
     ``noise_multiplier`` is sigma over sensitivity. PLD is numerically exact and
-    also knows Poisson sampling with probability ``sampling``; RDP is an upper
-    bound. For checks and for sampled rounds; ``epsilon_of`` needs neither.
+    supports Poisson sampling with probability ``sampling``; RDP is an upper bound.
+    For checks and for sampled rounds.
     """
     positive(noise_multiplier=noise_multiplier, sampling=sampling)
     unit_interval(sampling=sampling)
     whole(1, releases=releases)
     one_of(("pld", "rdp"), method=method)
     _check_delta(delta)
-    try:
-        dp = import_module("dp_accounting")
-    except ImportError:
-        raise SettingsError(
-            "this check needs dp-accounting: install the extra 'audit' "
-            "(pip install 'epifalcon[audit]')"
-        ) from None
+    dp: Any = extra_module("dp_accounting", "audit", "this check")
     event = dp.GaussianDpEvent(noise_multiplier)
     if sampling < 1:
         event = dp.PoissonSampledDpEvent(sampling, event)
@@ -180,7 +180,7 @@ def reference_epsilon(
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Epsilon of all uploads together for each unit, and what the paper would say.
+    """Total epsilon of all uploads by unit, and that of the paper's formula.
 
     Infinite without noise.
     """
@@ -194,15 +194,15 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Uploads(checks.Checked):
-    """What a person uploads at places, how often, and how strict the promise is.
+    """Number and sensitivity of the rows that a person uploads.
 
-    One noised row in each round, for each layer and slot: rounds x layers releases for
+    One noised row per round, layer and slot: rounds x layers releases for
     a visit, times the slots of a day for a day, times all slots for the person.
 
-    >>> asked = Uploads(clip=0.1, rounds=500, layers=1, slots=168)
-    >>> round(asked.cost(0.2).person)
+    >>> uploads = Uploads(clip=0.1, rounds=500, layers=1, slots=168)
+    >>> round(uploads.cost(0.2).person)
     11188
-    >>> round(asked.sigma_for(8.0, "person"), 1)
+    >>> round(uploads.sigma_for(8.0, "person"), 1)
     18.9
     """
 
@@ -210,7 +210,7 @@ class Uploads(checks.Checked):
     rounds: checks.Count = 500
     layers: checks.Count = 2
     slots: checks.Count = 168
-    """Of a person's whole trace."""
+    """Number of slots of a person's whole trace."""
     slots_per_day: checks.Count = 12
     delta: float = DELTA
     paper_delta: float = PAPER_DELTA
@@ -222,22 +222,22 @@ class Uploads(checks.Checked):
         _check_delta(self.paper_delta, "paper_delta")
         if self.relation == "add-remove":
             raise SettingsError(
-                "relation='add-remove' cannot be promised where each upload is seen: "
+                "relation='add-remove' cannot hold if each upload is visible: "
                 "use 'zero-out' or 'replace'"
             )
 
     @property
     def sensitivity(self) -> float:
-        """How far one upload moves between neighbours."""
+        """Maximum L2 distance of one upload between neighbours."""
         terms = Terms(channel="upload", releases=self._each, relation=self.relation)
         return GaussianRelease(terms=terms, clip=self.clip, sigma=1.0).sensitivity
 
     def releases(self, unit: Unit) -> int:
-        """How many uploads ``unit`` can change over all rounds and layers."""
+        """Return the number of uploads, over all rounds, that ``unit`` can change."""
         return self.rounds * self.layers * self._each.of(unit)
 
     def cost(self, sigma: float) -> Cost:
-        """The exact epsilon of every unit at ``sigma``, and the paper's formula."""
+        """Return the exact epsilon by unit at ``sigma``, and the paper's epsilon."""
         found = {
             unit: epsilon_of(
                 gaussian_mu(self.sensitivity, sigma, self.releases(unit)), self.delta
@@ -248,16 +248,16 @@ class Uploads(checks.Checked):
         return Cost(sigma=sigma, paper_formula=formula, **found)
 
     def sigma_for(self, epsilon: float, unit: Unit) -> float:
-        """The least noise that keeps ``epsilon`` for ``unit``."""
+        """Return the smallest sigma that gives ``epsilon`` for ``unit``."""
         positive(epsilon=epsilon)
         one_of(UNITS, unit=unit)
         return sigma_for(epsilon, self.delta, self.sensitivity, self.releases(unit))
 
     def checked(self, sigma: float, unit: Unit) -> dict[str, float]:
-        """The same epsilon by dp-accounting (extra ``audit``): PLD and RDP.
+        """Compute the same epsilon with dp-accounting (extra ``audit``): PLD and RDP.
 
-        RDP is an upper bound. PLD is exact but for its grid, whose size grows with
-        epsilon, so it is left out above 500.
+        RDP is an upper bound. PLD is exact up to its grid, whose size grows with
+        epsilon, so it is omitted above 500.
         """
         positive(sigma=sigma)
         ratio, times = sigma / self.sensitivity, self.releases(unit)
@@ -276,13 +276,13 @@ class Uploads(checks.Checked):
 
 
 def _log_delta(x: float, mu: float) -> float:
-    """Log of phi(x) (h(x) - h(x + mu)), h = Mills' ratio; needs x >= -mu/2."""
+    """Return log(phi(x) (h(x) - h(x + mu))), h = Mills' ratio, for x >= -mu/2."""
     if x < -1:
-        # h overflows far to the left, where the plain difference loses nothing.
+        # h overflows for very negative x, where the plain difference is exact.
         second = math.exp(_log_phi(x)) * _mills(x + mu)
         return math.log(math.exp(float(log_ndtr(-x))) - second)
     if mu < 1e-4 * max(1.0, x):
-        # The two ratios would cancel; the slope between them says the same.
+        # The two ratios would cancel; use the slope between them.
         x, far = x + mu / 2, x
         fall = -2 * math.log(x) if x > 1e3 else math.log(1 - x * _mills(x))
         return _log_phi(far) + math.log(mu) + fall

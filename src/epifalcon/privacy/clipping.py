@@ -1,7 +1,7 @@
-"""Clip rows, or whole gradients, to an L2 norm that holds after rounding too.
+"""Clip rows or whole gradients to an L2 norm that also holds after rounding.
 
-The paper's text cuts each coordinate to [-C, C], which lets the norm reach
-C sqrt(width); the noise is calibrated to the norm, so the norm is what we clip.
+The paper's text clips each coordinate to [-C, C], so the norm can reach
+C sqrt(width). The noise is calibrated to the norm, so the norm is clipped here.
 """
 
 import torch
@@ -14,10 +14,9 @@ from epifalcon.errors import DataError
 def clip_rows(update: Tensor, bound: float) -> Tensor:
     """Scale each row so that its L2 norm is at most ``bound``, rounding included.
 
-    Shape (..., width) in and out, always a new tensor. A zero row stays zero, a
-    row within the bound comes back bit for bit, and clipping twice changes
-    nothing. A row with NaN or infinity raises ``DataError``: scaled, it would
-    pass the clip and poison the sum.
+    Shape (..., width) in and out, always a new tensor. Rows within the bound are
+    unchanged bit for bit, and clipping is idempotent. A row with NaN or infinity
+    raises ``DataError``, since it would pass the clip and corrupt the sum.
     """
     positive(bound=bound)
     if not update.is_floating_point():
@@ -40,7 +39,7 @@ def clip_rows(update: Tensor, bound: float) -> Tensor:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row, (rows, width) to (rows,), in double precision."""
+    """Return the L2 norm of each row, (rows, width) to (rows,), as doubles."""
     norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, dtype=torch.float64)
     doubtful = (~torch.isfinite(norms)).nonzero().squeeze(1)
     if doubtful.numel():
@@ -62,12 +61,11 @@ def row_norms(rows: Tensor) -> Tensor:
 def clip_factors(
     norms: Tensor, bound: float, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """What to multiply each person's gradient with, (people,), from its norm.
+    """Return the clipping factor of each person's gradient, (people,), by its norm.
 
-    Exactly 1 where the norm is within the bound, zero norms included; otherwise
-    a hair under bound/norm, so that rounding gradients of ``dtype`` cannot lift
-    them over the bound. Raises ``DataError`` for a norm that is NaN, infinite or
-    negative.
+    Exactly 1 if the norm is within the bound; otherwise slightly less than
+    bound/norm, so that rounding gradients of ``dtype`` cannot exceed the bound.
+    Raises ``DataError`` for a norm that is NaN, infinite or negative.
     """
     positive(bound=bound)
     wrong = (~(torch.isfinite(norms) & (norms >= 0))).nonzero().flatten()
@@ -82,5 +80,5 @@ def clip_factors(
 
 
 def _margin(dtype: torch.dtype) -> float:
-    """Room for the rounding of a product, four units in the last place."""
+    """Return the margin for rounding of a product, four units in the last place."""
     return 4 * torch.finfo(dtype).eps

@@ -1,12 +1,12 @@
-"""DPSGD: one gradient for each person, clipped over all parameters, noised, averaged.
+"""DPSGD: per-person gradients, clipped over all parameters, noised and averaged.
 
-For linear layers the gradient of one person is an outer product of what goes
-in, a, and the gradient of what comes out, b, so its norm is ||a|| ||b|| and the
-clipped sum over people is one matrix product: no gradient of a person is ever
-formed (ghost clipping; Goodfellow 2015, Li et al. 2022).
+For linear layers the gradient of one person is the outer product of the input a
+and the output gradient b, so its norm is ||a|| ||b|| and the clipped sum over
+people is one matrix product: per-person gradients are never stored (ghost clipping;
+Goodfellow 2015, Li et al. 2022).
 
-What is bounded is a person's own gradient. Rows that travelled through other
-people's messages are another channel with its own receipt: neither alone is a
+Only a person's own gradient is bounded. Rows that pass through other people's
+messages are another channel with a separate receipt; neither alone gives a
 person-level guarantee.
 """
 
@@ -25,10 +25,10 @@ from epifalcon.privacy.gaussian import GaussianMechanism, NormalSource, normals
 
 @dataclass(frozen=True, eq=False)
 class LinearTape:
-    """What a linear layer y = W x + b saw of each person.
+    """Per-person inputs and output gradients of a linear layer y = W x + b.
 
-    ``inputs`` (people, in) and ``outputs`` (people, out), the gradient of the
-    person's own loss (not of the mean) with respect to y.
+    ``inputs`` (people, in); ``outputs`` (people, out) is the gradient of the person's
+    own loss (not of the mean) with respect to y.
     """
 
     weight: str
@@ -40,29 +40,29 @@ class LinearTape:
         if self.inputs.ndim != 2 or len(self.inputs) != len(self.outputs):
             raise DataError(
                 f"{self.weight}: inputs {tuple(self.inputs.shape)} and outputs "
-                f"{tuple(self.outputs.shape)} must be (people, width) alike"
+                f"{tuple(self.outputs.shape)} must be (people, width) with equal people"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class ClippedSum:
-    """Clipped gradients added up over people, by parameter name; not yet private."""
+    """Sums of clipped gradients over people, by parameter name; not yet private."""
 
     gradients: dict[str, Tensor]
     norms: Tensor
-    """(people,) before clipping; stays at home."""
+    """(people,) before clipping; never leaves the site."""
     clip: float
 
     @property
     def people(self) -> int:
-        """How many gradients were added."""
+        """Number of gradients in the sum."""
         return len(self.norms)
 
 
 def gradient_norms(layers: Sequence[LinearTape]) -> Tensor:
-    """L2 norm of each person's gradient over all layers together, (people,)."""
+    """Return the L2 norm of each person's gradient over all layers, (people,)."""
     if not layers:
-        raise DataError("layers must hold one layer or more")
+        raise DataError("layers must hold at least one layer")
     if len({len(layer.inputs) for layer in layers}) > 1:
         raise DataError("layers must all hold the same people")
     squares = [
@@ -73,7 +73,7 @@ def gradient_norms(layers: Sequence[LinearTape]) -> Tensor:
 
 
 def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
-    """Each person's gradient clipped to ``clip`` over all layers, added over people."""
+    """Clip each person's gradient to ``clip`` over all layers and sum over people."""
     norms = gradient_norms(layers)
     factors = clip_factors(norms, clip, layers[0].outputs.dtype)
     gradients: dict[str, Tensor] = {}
@@ -91,14 +91,14 @@ def private_mean(
     terms: Terms,
     generator: NormalSource,
 ) -> dict[str, Tensor]:
-    """Return the mean of noised gradients, by parameter, as the server forms it.
+    """Return the mean of noised gradients, by parameter, as the server computes it.
 
     The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people) times the
-    scale; where ``terms`` say that only sums are seen, the sum has one noise. Everybody
-    counts, also with a zero gradient, or it would show who was not tested.
+    scale; if by ``terms`` only sums are visible, the sum has one noise. Everybody
+    counts, also with a zero gradient; otherwise the mean would reveal who was tested.
     """
     if clipped.people == 0:
-        raise DataError("a mean needs one person or more")
+        raise DataError("a mean needs at least one person")
     if clipped.clip > mechanism.clip:
         raise SettingsError(
             f"gradients clipped to {clipped.clip} must not be released under a "

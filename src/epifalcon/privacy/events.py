@@ -1,8 +1,8 @@
 """Receipts: frozen records of what was released, to whom, and how it was protected.
 
-A receipt holds no personal data. It says what an accountant must know: how far
-one visit, one day or one person can move the released vector, how much noise
-covers that, what "neighbouring" means, and what the adversary sees.
+A receipt holds no personal data. It holds the inputs of accounting: the sensitivity
+to one visit, one day or one person, the noise scale, the neighbouring relation, and
+what the adversary sees.
 
 >>> terms = Terms(channel="upload/0", releases=Releases(visit=1, day=12, person=168))
 >>> receipt = GaussianRelease(terms=terms, clip=0.1, sigma=0.2)
@@ -18,27 +18,27 @@ from epifalcon.checks import non_negative, one_of, positive, whole
 from epifalcon.errors import SettingsError
 
 Unit = Literal["visit", "day", "person"]
-"""Whose traces are hidden: one place and slot, one day, or the whole person."""
+"""Protected unit: one visit (place and slot), one day, or the whole person."""
 
 Relation = Literal["zero-out", "replace", "add-remove"]
-"""What neighbours are: a row against zero, against any other row, against no row."""
+"""Neighbouring relation: a row against zero, any other row, or no row."""
 
 Adversary = Literal["each-upload", "sums"]
-"""What the server sees: every person's upload, or only sums over people."""
+"""View of the server: every person's upload, or only sums over people."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
-KEPT_FROM_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
-"""Relations that hold where a server sees whether a person sends at all."""
+RELATIONS_FOR_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
+"""Relations that can hold if a server sees whether a person sends."""
 _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """How many vectors of one round one visit, one day and one person can change.
+    """Number of vectors per round that one visit, one day and one person can change.
 
-    An upload for each (region, window) is 1, slots a day and slots in all; a
-    gradient is 1, 1 and 1, since any visit may change the one vector. Take the
-    largest over people, not the mean: the promise is made to everybody.
+    For one upload per (region, window): 1, slots per day, and all slots. For a
+    gradient: 1, 1 and 1, since any visit may change the one vector. Use the maximum
+    over people, because the guarantee must hold for everybody.
     """
 
     visit: int
@@ -51,18 +51,18 @@ class Releases:
         if not self.visit <= self.day <= self.person:
             raise SettingsError(
                 f"releases visit={self.visit}, day={self.day}, person={self.person} "
-                "must not fall: a day holds its visits and a person the days"
+                "must not decrease: a day contains its visits, a person its days"
             )
 
     def of(self, unit: Unit) -> int:
-        """The number for ``unit``."""
+        """Return the number for ``unit``."""
         one_of(UNITS, unit=unit)
         return int(getattr(self, unit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Under which name, in which round and on which understanding a value leaves."""
+    """Channel, round, relation and adversary of a release."""
 
     channel: str
     releases: Releases
@@ -76,11 +76,11 @@ class Terms:
         _as_python(self, int, "round")
         one_of(get_args(Relation), relation=self.relation)
         one_of(get_args(Adversary), adversary=self.adversary)
-        hides_who_sends = self.relation not in KEPT_FROM_EACH_UPLOAD
+        hides_who_sends = self.relation not in RELATIONS_FOR_EACH_UPLOAD
         if hides_who_sends and self.adversary == "each-upload":
             raise SettingsError(
-                "relation='add-remove' cannot be kept from adversary='each-upload', "
-                "who sees whether a person sends at all: use 'zero-out' or 'replace'"
+                "relation='add-remove' cannot hold for adversary='each-upload', "
+                "which sees whether a person sends: use 'zero-out' or 'replace'"
             )
 
 
@@ -88,9 +88,9 @@ class Terms:
 class GaussianRelease:
     """Vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
 
-    ``sigma`` is the noise on what the adversary of the terms sees: on each
-    upload, or on the opened sum. ``sigma=0`` is allowed, costs an infinite
-    epsilon, and is listed among the unprotected releases.
+    ``sigma`` is the noise on what the adversary sees: on each upload, or on the sum.
+    ``sigma=0`` is allowed; its epsilon is infinite, and it is listed among the
+    unprotected releases.
     """
 
     terms: Terms
@@ -104,20 +104,19 @@ class GaussianRelease:
 
     @property
     def sensitivity(self) -> float:
-        """How far one vector moves between neighbours, in L2.
+        """Maximum L2 distance of one vector between neighbours.
 
-        A row against zero moves by ``clip``; a row against another row by up to
-        twice that.
+        ``clip`` for a row against zero, twice that for a row against another row.
         """
         return _REACH[self.terms.relation] * self.clip
 
     @property
     def protected(self) -> bool:
-        """Whether any noise covers the value."""
+        """Return True if the value has noise."""
         return self.sigma > 0
 
     def squared_mu(self, unit: Unit) -> float:
-        """The release's part of mu^2 for ``unit``; parts of all releases add up."""
+        """Return the contribution to mu^2 for ``unit``; contributions are additive."""
         if not self.protected:
             return math.inf
         ratio = self.sensitivity / self.sigma
@@ -126,10 +125,10 @@ class GaussianRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoTraceRelease:
-    """Places sent in clear, the true one hidden among ``copies`` made-up ones.
+    """Places sent in clear, the true one among ``copies`` pseudo places.
 
-    It makes guessing harder but bounds no epsilon: the pseudo traces are drawn
-    from the true ones, and their plausibility is what an attack measures.
+    This makes guessing harder but bounds no epsilon: pseudo traces depend on the true
+    ones, and attacks measure how plausible they are.
     """
 
     terms: Terms
@@ -141,13 +140,13 @@ class PseudoTraceRelease:
 
     @property
     def what(self) -> str:
-        """What the adversary learns, in words."""
+        """Description of what the adversary learns."""
         return f"places in clear, true among {self.copies} pseudo"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnprotectedRelease:
-    """A value that leaves as it is, such as the true counts N(r, t)."""
+    """A value released unchanged, such as the true counts N(r, t)."""
 
     terms: Terms
     what: str
@@ -160,7 +159,7 @@ Release = GaussianRelease | PseudoTraceRelease | UnprotectedRelease
 
 
 def unprotected(release: Release) -> str | None:
-    """What leaves without protection, in words; None where noise covers it."""
+    """Describe what is released without protection; None if it has noise."""
     if not isinstance(release, GaussianRelease):
         return release.what
     return None if release.protected else "a value without noise that bounds it"
@@ -169,14 +168,14 @@ def unprotected(release: Release) -> str | None:
 def _named(**texts: str) -> None:
     for name, text in texts.items():
         if not isinstance(text, str) or not text.strip():
-            raise SettingsError(f"{name}={text!r} must be a text that is not empty")
+            raise SettingsError(f"{name}={text!r} must be a non-empty text")
 
 
 def _as_python(record: object, kind: type[int] | type[float], *names: str) -> None:
-    # NumPy's numbers and a 1 for 1.0 would change the ledger's hash of equal records.
+    # NumPy scalars, or 1 for 1.0, would change the ledger's hash of equal records.
     for name in names:
         object.__setattr__(record, name, kind(getattr(record, name)))
 
 
 ONE_VECTOR = Releases(visit=1, day=1, person=1)
-"""One vector that every visit of a person may change, such as a gradient."""
+"""Number of releases of one vector that every visit may change: a gradient."""

@@ -1,14 +1,13 @@
 """Noise of the Gaussian mechanism.
 
-Noise comes in two forms. From a ``torch.Generator``, drawn in order. Or keyed:
-a counter-based generator (Philox 4x64-10, Salmon et al. 2011) whose counter is
-(place, person, round) and whose key is a hash of seed and channel, so a value
-is the same however people are split into cohorts and in whatever order they
-come, and no two of them share a draw.
+Noise has two sources: a ``torch.Generator``, drawn in order, or a counter-based
+generator (Philox 4x64-10, Salmon et al. 2011) whose counter is (place, person,
+round) and whose key is a hash of seed and channel. Keyed noise does not depend on
+how people are split into cohorts or on their order, and no draw is used twice.
 
-Noise protects only from those who do not know the seed. A device that sends to
-a server it does not trust draws its own (``secrets.randbits(128)``); a run's
-public seed is for simulation.
+Noise protects only against adversaries who do not know the seed. A device that
+sends to an untrusted server must draw its own seed (``secrets.randbits(128)``); the
+public seed of a run is for simulation.
 """
 
 import hashlib
@@ -40,11 +39,11 @@ class GaussianMechanism:
     """Clip and noise of one channel (C_l, sigma_l and C_f, sigma_f in the paper)."""
 
     clip: float
-    """The largest L2 norm of a value before noise."""
+    """Maximum L2 norm of a value before noise."""
     sigma: float
     clips_rows: bool = True
-    """False where ``clip`` does not bound the rows that leave: the authors' program
-    clips only how far a row changes in one round."""
+    """False if ``clip`` does not bound the released rows: the authors' program clips
+    only the change of a row per round."""
     one_value: bool = False
     """True if all coordinates of an upload share one noise value, as in the authors'
     program."""
@@ -54,7 +53,7 @@ class GaussianMechanism:
         non_negative(sigma=self.sigma)
 
     def receipt(self, terms: Terms) -> GaussianRelease:
-        """Return what one release costs; without a real bound it has no noise."""
+        """Return the receipt of one release; without a real bound it has no noise."""
         bounded = self.clips_rows and not self.one_value
         sigma = self.sigma if bounded else 0.0
         return GaussianRelease(terms=terms, clip=self.clip, sigma=sigma)
@@ -62,11 +61,11 @@ class GaussianMechanism:
 
 @dataclass(frozen=True, eq=False)
 class NoiseRows:
-    """Which row of noise belongs to whom: one pair (person, place) for each row.
+    """Keys of the rows of noise: one pair (person, place) per row.
 
-    ``place`` is any number that tells a person's rows apart, such as region x
-    windows + window. A pair may come once only: two rows under one noise would
-    differ by exactly what the noise should hide.
+    ``place`` is any number that distinguishes a person's rows, such as region x
+    windows + window. Pairs must be distinct: the difference of two rows with equal
+    noise would reveal what the noise should hide.
     """
 
     person: NDArray[np.int64]
@@ -77,26 +76,26 @@ class NoiseRows:
         for name in ("person", "place"):
             ids = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
             if ids.ndim != 1 or (ids.size and ids.min() < 0):
-                raise DataError(f"{name} must be a list of numbers of 0 or more")
+                raise DataError(f"{name} must be a list of integers of 0 or more")
             object.__setattr__(self, name, ids)
         if twice := _first_repeat(self.person, self.place):
             raise DataError(
                 f"person {twice[0]} has place {twice[1]} more than once: "
-                "two values under the same noise would give each other away"
+                "the difference of two values with equal noise is not private"
             )
 
     @classmethod
     def of_people(cls, person: NDArray[np.int64]) -> "NoiseRows":
-        """One row for each person, as gradients have."""
+        """Return one row per person, as for gradients."""
         return cls(person, np.zeros(len(person), dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """Seed and terms of one release: together they fix its noise.
+    """Seed and terms of one release, which determine its noise.
 
-    Channel and round come from the terms that the receipt carries, so noise is
-    used twice only where the ledger sees the same (round, channel) twice.
+    Channel and round come from the terms of the receipt, so noise is reused only if
+    the ledger records the same (round, channel) twice.
     """
 
     seed: int
@@ -106,21 +105,21 @@ class NoiseKey:
         whole(0, seed=self.seed)
 
     def words(self) -> NDArray[np.uint64]:
-        """The 128-bit Philox key."""
+        """Return the 128-bit Philox key."""
         text = f"epifalcon noise\0{int(self.seed)}\0{self.terms.channel}"
         digest = hashlib.sha256(text.encode()).digest()
         return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
 
 
 class KeyedNormals:
-    """Keyed noise drawn tensor by tensor, each of its own: (key, person, position)."""
+    """Keyed noise drawn tensor by tensor, keyed by (key, person, position)."""
 
     def __init__(self, key: NoiseKey, person: int) -> None:
         self._key, self._person = key, person
         self._drawn = 0
 
     def draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The next tensor of standard normal noise."""
+        """Return the next tensor of standard normal noise."""
         place = np.array([self._drawn])
         self._drawn += 1
         rows = NoiseRows(np.array([self._person]), place)
@@ -130,11 +129,11 @@ class KeyedNormals:
 
 
 NormalSource = torch.Generator | KeyedNormals
-"""Whence noise comes. torch keeps 32 bits of a seed: no secret is safe in it."""
+"""Source of noise. torch uses 32 bits of a seed, so it cannot hold a secret."""
 
 
 def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
-    """Standard normal noise, (rows, width), fixed by key, person, place and column."""
+    """Return standard normal noise (rows, width) by key, person, place, column."""
     whole(1, width=width)
     noise = np.zeros((len(rows.person), width))
     _fill_rows(noise, rows.person, rows.place, key.terms.round, key.words())
@@ -142,11 +141,11 @@ def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.floa
 
 
 def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Tensor:
-    """``value``, (rows, width), with keyed noise of scale ``sigma`` added."""
+    """Return ``value`` (rows, width) plus keyed noise of scale ``sigma``."""
     non_negative(sigma=sigma)
     if value.ndim != 2 or len(value) != len(rows.person):
         raise DataError(
-            f"value of shape {tuple(value.shape)} must have one row for each of "
+            f"value of shape {tuple(value.shape)} must have one row per each of "
             f"{len(rows.person)} (person, place) pairs"
         )
     if sigma == 0:
@@ -158,11 +157,11 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
 def normals(
     shape: tuple[int, ...], generator: NormalSource, dtype: torch.dtype
 ) -> Tensor:
-    """Standard normal draws; a source is demanded, never torch's global generator."""
+    """Draw standard normal numbers from a source, never torch's global generator."""
     if isinstance(generator, KeyedNormals):
         return generator.draw(tuple(shape), dtype)
     if not isinstance(generator, torch.Generator):
-        raise SettingsError("generator must be a torch.Generator of the caller's own")
+        raise SettingsError("generator must be a torch.Generator or a keyed source")
     return torch.randn(shape, generator=generator, dtype=dtype)
 
 
@@ -170,7 +169,7 @@ def _first_repeat(
     person: NDArray[np.int64], place: NDArray[np.int64]
 ) -> tuple[int, int] | None:
     here, there = person[:-1], person[1:]
-    # Most callers list people in order, which shows at once that none repeats.
+    # Most callers list people in ascending order, which is quick to verify.
     if bool(np.all((here < there) | ((here == there) & (place[:-1] < place[1:])))):
         return None
     order = np.lexsort((place, person))
@@ -184,7 +183,7 @@ def _first_repeat(
 
 @njit()
 def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
-    """The upper 64 bits of the product of two 64-bit numbers."""
+    """Return the upper 64 bits of the product of two 64-bit numbers."""
     a_low, a_high = a & _LOW, a >> _HALF
     b_low, b_high = b & _LOW, b >> _HALF
     middle = a_high * b_low + ((a_low * b_low) >> _HALF)
@@ -200,7 +199,7 @@ def _philox(
     turn: np.uint64,
     key: NDArray[np.uint64],
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """Four random 64-bit words from the counter (block, place, person, turn)."""
+    """Return four random 64-bit words from the counter (block, place, person, turn)."""
     first, second = key[0], key[1]
     for _ in range(10):
         high_0, low_0 = _high_product(_MULTIPLY[0], block), _MULTIPLY[0] * block
@@ -213,7 +212,7 @@ def _philox(
 
 @njit()
 def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, float]:
-    """Two normals from two words (Box and Muller); 53 bits reach to 8.5 sigma."""
+    """Return two normals from two words (Box-Muller); at most 8.5 sigma."""
     radius = math.sqrt(-2 * math.log(((radius_bits >> _SPARE_BITS) + _ONE) * _TO_UNIT))
     angle = _TURN * ((angle_bits >> _SPARE_BITS) * _TO_UNIT)
     return radius * math.cos(angle), radius * math.sin(angle)
@@ -227,7 +226,7 @@ def _fill_rows(
     turn: int,
     key: NDArray[np.uint64],
 ) -> None:
-    """Write the noise of every row; each row by itself, so any split agrees."""
+    """Write the noise of every row; rows are independent of each other."""
     width = noise.shape[1]
     for row in range(noise.shape[0]):
         who, where = np.uint64(person[row]), np.uint64(place[row])

@@ -1,9 +1,9 @@
-"""The ledger: every receipt before its value leaves, and no release past the budget.
+"""The ledger: records every receipt before its release and enforces the budget.
 
-A file of JSON lines. Each line holds the SHA-256 of the line before it, the first line
-the budget, so an edit, a deletion, a swap or a raised budget shows when the ledger is
-read. A checkpoint stores ``head``, the hash of the last line it knew, which shows a cut
-end as well. Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
+A file of JSON lines. Each line holds the SHA-256 of the previous line, the first line
+the budget, so reading detects an edit, a deletion, a swap or a raised budget. A
+checkpoint stores ``head``, the hash of its last line, which detects truncation as well.
+Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
 """
 
 import hashlib
@@ -46,16 +46,16 @@ _KINDS: dict[str, type[Release]] = {
 }
 T = TypeVar("T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-# A sigma calibrated to the whole budget must not fail by the rounding of 500 sums.
+# A sigma calibrated to the whole budget must not fail by rounding over 500 sums.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The most epsilon that may be spent on one visit, one day and one person.
+    """Maximum epsilon for one visit, one day and one person; None for no limit.
 
-    None sets no limit. Releases without protection have no epsilon; they are
-    listed, or with ``refuse_unprotected`` refused.
+    Releases without protection have no epsilon; they are listed, or refused with
+    ``refuse_unprotected``.
     """
 
     visit: float | None = None
@@ -73,14 +73,14 @@ class Budget:
         object.__setattr__(self, "delta", float(self.delta))
 
     def limit(self, unit: Unit) -> float | None:
-        """The epsilon granted for ``unit``."""
-        granted: float | None = getattr(self, unit)
-        return granted
+        """Return the maximum epsilon for ``unit``."""
+        limit: float | None = getattr(self, unit)
+        return limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spend:
-    """An epsilon with all that it needs to mean something."""
+    """An epsilon with delta, unit, neighbouring relation and adversary."""
 
     unit: Unit
     epsilon: float
@@ -92,7 +92,7 @@ class Spend:
 
 @dataclass(frozen=True, kw_only=True)
 class Unprotected:
-    """What left without protection, and in how many rounds."""
+    """A value released without protection, and in how many rounds."""
 
     channel: str
     what: str
@@ -101,10 +101,10 @@ class Unprotected:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a run has cost so far, by unit in all and by channel and unit.
+    """Privacy cost of a run so far, in total and by channel.
 
-    A total over channels with different relations or adversaries names them
-    all: it holds for neighbours that are neighbours in each of these senses.
+    A total over channels with different relations or adversaries lists them all; it
+    holds for data sets that are neighbours under each relation.
     """
 
     total: dict[Unit, Spend]
@@ -112,19 +112,19 @@ class Spent:
     unprotected: tuple[Unprotected, ...]
 
     def epsilon(self) -> dict[Unit, float]:
-        """Total epsilon by unit, for a report's line."""
+        """Return the total epsilon by unit."""
         return {unit: spend.epsilon for unit, spend in self.total.items()}
 
 
 class Journal:
-    """One file that only grows, and only by us."""
+    """An append-only file with one writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = 0
 
     def read(self) -> str:
-        """All whole lines, none if there is no file; a torn last line is cut off."""
+        """Return all complete lines; an incomplete last line is truncated."""
         if not self._path.exists():
             return ""
         try:
@@ -143,7 +143,7 @@ class Journal:
             raise CorruptFileError(f"{self._path}: is not UTF-8 text") from None
 
     def append(self, lines: Iterable[str]) -> None:
-        """Write whole lines and wait for the disk; on trouble the file is as it was."""
+        """Write complete lines and sync; after an error the file is unchanged."""
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -153,7 +153,7 @@ class Journal:
                     )
                 self._write(file.fileno(), data)
             if not self._size:
-                # Wait until the disk knows that the new file is there at all.
+                # Sync the directory entry of the new file.
                 folder = os.open(self._path.parent, os.O_RDONLY)
                 try:
                     os.fsync(folder)
@@ -168,7 +168,7 @@ class Journal:
     def _write(self, handle: int, data: bytes) -> None:
         try:
             if os.write(handle, data) != len(data):
-                raise OSError(0, "the disk took only a part")
+                raise OSError(0, "the disk accepted only a part")
             os.fsync(handle)
         except OSError:
             os.ftruncate(handle, self._size)
@@ -198,20 +198,20 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """SHA-256 that stands for the whole history; a checkpoint keeps it."""
+        """SHA-256 of the whole history, stored in checkpoints."""
         return self._head
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """Every release recorded, in order."""
+        """All recorded releases, in order."""
         return tuple(self._releases)
 
     def record(self, *releases: Release) -> None:
-        """Enter all of ``releases``, or none of them and raise.
+        """Record all of ``releases``, or none of them and raise.
 
-        Call it before the values leave. ``BudgetExceededError`` if a limit would be
-        passed or a (round, channel) was recorded before. With a journal the entry is on
-        the disk when this returns.
+        Call it before the values are released. Raises ``BudgetExceededError`` if a
+        limit would be exceeded or a (round, channel) was recorded before. With a
+        journal the entry is on disk when this returns.
         """
         fresh = [one for one in releases if self._repeatable.get(_key(one)) != one]
         self._refuse_taken(fresh)
@@ -228,7 +228,7 @@ class Ledger:
             self._repeatable.pop(_key(release), None)
 
     def spent(self, delta: float | None = None) -> Spent:
-        """What has been spent, at ``delta`` (the budget's where none is given)."""
+        """Return the privacy cost so far at ``delta``, by default the budget's."""
         delta = self.budget.delta if delta is None else delta
         noised = [one for one in self._releases if isinstance(one, GaussianRelease)]
         channels: dict[str, list[GaussianRelease]] = {}
@@ -251,35 +251,35 @@ class Ledger:
         )
 
     def to_lines(self) -> str:
-        """The ledger as JSON lines, for a checkpoint; ``from_lines`` undoes it."""
+        """Return the ledger as JSON lines; the inverse of ``from_lines``."""
         return "".join(f"{line}\n" for line in self._lines)
 
     @classmethod
     def from_lines(
         cls, text: str, *, head: str | None = None, replay_from: int | None = None
     ) -> "Ledger":
-        """Read a ledger, every line checked; the budget is the one it was made with.
+        """Read a ledger with its budget and verify every line.
 
-        ``head`` is what the checkpoint stored: it must stand in the chain, or the end
-        was cut off. Entries after it stay spent. Those of round ``replay_from`` or
-        later may each be recorded once more, if equal, without being counted again:
-        right only where the resumed run draws the same noise for the same (round,
-        channel), as keyed noise does. The head cannot say it: a checkpoint of a resumed
-        run may know of rounds that are still to be repeated.
+        ``head`` is the hash stored in the checkpoint: it must be in the chain, else the
+        file was truncated. Entries after it remain spent. Those of round
+        ``replay_from`` or later may each be recorded once more, if equal, without being
+        counted again. This is correct only if the resumed run draws the same noise for
+        the same (round, channel), as keyed noise does. ``head`` alone does not suffice:
+        a checkpoint of a resumed run may include rounds that are still to be repeated.
         """
         first, *others = text.split("\n")
         if not others or others.pop():
-            raise CorruptFileError("ledger: is empty or its last line is cut off")
+            raise CorruptFileError("ledger: is empty or its last line is incomplete")
         ledger = cls(_rebuild(Budget, _read_first(first)))
-        # A checkpoint that knew nothing but the budget is known too.
+        # The head of a checkpoint before the first release is that of the budget.
         known = head in (None, ledger.head)
         for index, line in enumerate(others):
             ledger._readmit(line, index)
             known = known or ledger.head == head
         if not known:
             raise CorruptFileError(
-                "ledger: lacks the entry that the checkpoint saw last: "
-                "its end was cut off, or it belongs to another run"
+                "ledger: lacks the last entry of the checkpoint: "
+                "it was truncated, or it belongs to another run"
             )
         if replay_from is not None:
             ledger._repeatable = {
@@ -298,10 +298,10 @@ class Ledger:
         head: str | None = None,
         replay_from: int | None = None,
     ) -> "Ledger":
-        """Open the ledger in the file ``path``, made if missing.
+        """Open the ledger in the file ``path``, created if missing.
 
-        A line left half written by a crash is dropped: ``record`` had not returned, so
-        nothing had left. A ``budget`` other than the file's is refused.
+        A line half written before a crash is dropped: ``record`` had not returned, so
+        nothing was released. Raises if ``budget`` differs from that of the file.
         """
         journal = Journal(path)
         text = journal.read()
@@ -312,7 +312,7 @@ class Ledger:
             ledger = cls.from_lines(text, head=head, replay_from=replay_from)
         if budget is not None and budget != ledger.budget:
             raise SettingsError(
-                f"{path}: was begun with {ledger.budget}; it cannot go on with {budget}"
+                f"{path}: has the budget {ledger.budget}, not the given {budget}"
             )
         ledger._journal = journal
         return ledger
@@ -323,7 +323,7 @@ class Ledger:
             if _key(release) in taken:
                 raise BudgetExceededError(
                     f"round {release.terms.round} of {release.terms.channel!r} was "
-                    "released before; a second release was not granted"
+                    "already released; nothing was released again"
                 )
             taken.add(_key(release))
 
@@ -333,7 +333,7 @@ class Ledger:
             if what is not None and self.budget.refuse_unprotected:
                 raise BudgetExceededError(
                     f"{release.terms.channel!r} would release {what} without "
-                    "protection, which the budget refuses: nothing was released"
+                    "protection, which the budget forbids: nothing was released"
                 )
         for unit, limit in self._limits.items():
             wanted = self._sums[unit] + sum(_squared_mu(one, unit) for one in releases)
@@ -349,11 +349,11 @@ class Ledger:
             f"{named} would bring epsilon of one {unit} from "
             f"{epsilon_of(math.sqrt(self._sums[unit]), delta):.4g} to "
             f"{epsilon_of(math.sqrt(wanted), delta):.4g} at delta {delta:g}; "
-            f"granted are {self.budget.limit(unit):g}: nothing was released"
+            f"the budget is {self.budget.limit(unit):g}: nothing was released"
         )
 
     def _readmit(self, line: str, index: int) -> None:
-        """Check a line that was read, and enter its release."""
+        """Verify a line and record its release."""
         where = f"ledger line {index + 2}"
         content = _parse(line, where)
         for name in ("index", "previous", "sha256"):
@@ -361,20 +361,18 @@ class Ledger:
         head, expected = _next_line(index, self._head, content)
         if line != expected:
             raise CorruptFileError(
-                f"{where}: differs from its SHA-256 or does not follow the line "
-                "before: edited, removed or out of order"
+                f"{where}: does not match its SHA-256 or the previous line: "
+                "edited, removed or out of order"
             )
         kind = content.get("kind")
         if kind not in _KINDS:
-            raise CorruptFileError(f"ledger: {kind!r} is no kind of release")
+            raise CorruptFileError(f"ledger: unknown kind of release {kind!r}")
         release = _rebuild(_KINDS[kind], content.get("release"))
         try:
             self._refuse_taken([release])
             self._refuse_past_budget([release])
         except BudgetExceededError as error:
-            raise CorruptFileError(
-                f"ledger: could not have been made: {error}"
-            ) from None
+            raise CorruptFileError(f"ledger: invalid entry: {error}") from None
         self._enter([release], [line], head)
 
     def _enter(
@@ -424,7 +422,7 @@ def _rebuild(kind: type[T], values: object) -> T:
     try:
         return build(kind, values)
     except SettingsError as error:
-        raise CorruptFileError(f"ledger: cannot have been written: {error}") from None
+        raise CorruptFileError(f"ledger: invalid record: {error}") from None
 
 
 def _sha256(text: str) -> str:
@@ -432,7 +430,7 @@ def _sha256(text: str) -> str:
 
 
 def _first_line(budget: Plain) -> str:
-    """Return the line that begins a ledger; the budget is part of what is hashed."""
+    """Return the first line of a ledger, which contains the budget."""
     return _canonical({"format": FORMAT, "version": VERSION, "budget": budget})
 
 
@@ -444,7 +442,7 @@ def _next_line(index: int, previous: str, content: Plain) -> tuple[str, str]:
 
 
 def _read_first(line: str) -> dict[str, Any]:
-    """Return the budget of a ledger, as plain values."""
+    """Return the budget of a ledger as plain values."""
     values = _parse(line, "ledger line 1")
     if values.get("format") != FORMAT:
         raise DataError("not a ledger of epifalcon")
@@ -454,7 +452,7 @@ def _read_first(line: str) -> dict[str, Any]:
         )
     budget = values.get("budget")
     if not isinstance(budget, dict) or line != _first_line(budget):
-        raise CorruptFileError("ledger line 1: differs from what was written")
+        raise CorruptFileError("ledger line 1: does not match its SHA-256")
     return budget
 
 

@@ -1,23 +1,23 @@
-"""Generators of pseudo traces: the paper's, a recurring variant and three rivals.
+"""Generators of pseudo traces: the paper's, a recurring variant and three baselines.
 
 - ``plausible`` (paper, "Transforming Traces into Epidemic Domain" and "Sampling Trace
   from the Epidemic Domain"; algorithm 2, PseudoLocGenerate): the true trace becomes a
   trace of epidemic domains, and a pseudo trace is a walk by the aggregate mobility
-  model that is in the same domain at every slot. It meets an epidemic like the true
+  model that is in the same domain at every slot. Its exposure is similar to the true
   one.
 - ``recurring``: walks seldom return to a place on another day, while people do. Here
   each true region of the person has one pseudo region in the same domain, visited
-  whenever the true one is. It is drawn when the true region is first met: among some
-  steps of the walk one by the probability of all moves between it and the pseudo
+  whenever the true one is. It is drawn when the true region first occurs: among some
+  steps of the walk, one by the probability of all moves between it and the pseudo
   regions drawn before. While the domain has regions left, it is none of the person's
   true regions and no two true regions share one.
 - ``uniform``, ``aggregate``, ``walk`` (paper, "Evaluation of Privacy and Utility"):
-  independent draws, all regions alike or by visits; a walk over all regions. They do
-  not read the cases.
+  independent draws, uniform or by visits; a walk over all regions. They do not use
+  the cases.
 
-Every (copy, person) has a random stream of its own, so results depend neither on
+Every (copy, person) has a separate random stream, so results depend neither on
 threads nor on blocks of people. All draws are exact: from the named distribution
-given that the region is free, that is not claimed by the person already.
+conditioned on regions that the person has not claimed yet.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,10 +63,10 @@ Generator = Callable[
     [Traces, MobilityModel, Floats, PseudoSettings, np.random.Generator, Progress],
     PseudoTraces,
 ]
-"""Interface of all generators; the third argument are the reported cases.
+"""Interface of all generators; the third argument is the reported cases.
 
-More copies begin with the fewer ones. Pseudo traces must be drawn once and stored: two
-draws for one person have only the true places in common.
+A larger number of copies begins with the smaller one. Pseudo traces must be drawn once
+and stored: two draws for one person would have only the true places in common.
 """
 
 
@@ -82,7 +82,7 @@ class SampledTraces:
     by_domain: bool = False
     """Whether places stay within the epidemic domain of the true one."""
     by_visits: bool = True
-    """Whether places without a past are drawn by visits; otherwise all alike."""
+    """Whether places without a predecessor are drawn by visits; otherwise uniformly."""
 
     def __call__(
         self,
@@ -93,14 +93,14 @@ class SampledTraces:
         rng: np.random.Generator,
         progress: Progress = silent,
     ) -> PseudoTraces:
-        """Make pseudo traces for everybody (see ``Generator``)."""
+        """Generate pseudo traces for everybody (see ``Generator``)."""
         for name, ours, theirs in (
             ("regions", len(model.regions), len(traces.regions)),
             ("slots per day", model.slots_per_day, traces.clock.slots_per_day),
         ):
             if ours != theirs:
                 raise DataError(
-                    f"the mobility model has {ours} {name}, the traces {theirs}"
+                    f"the mobility model has {ours} {name}, the traces have {theirs}"
                 )
         domains = np.zeros(len(traces.regions), np.int32)
         if self.by_domain:
@@ -118,7 +118,7 @@ class SampledTraces:
         rng: np.random.Generator,
         progress: Progress = silent,
     ) -> PseudoTraces:
-        """Make pseudo traces within given domains, with one seed per copy."""
+        """Generate pseudo traces within given domains, with one seed per copy."""
         weight = model.visits if self.by_visits else np.ones(model.visits.shape)
         tables = make_tables(model, domains, weight)
         seeds = rng.integers(0, 2**63, size=copies, dtype=np.uint64)
@@ -147,7 +147,7 @@ def generate(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> PseudoTraces:
-    """Make everybody's pseudo traces (algorithm 2 of the paper, PseudoLocGenerate).
+    """Generate everybody's pseudo traces (algorithm 2 of the paper, PseudoLocGenerate).
 
     ``cases`` (regions, days) are reported cases; see ``Generator``.
     """
@@ -158,24 +158,24 @@ def generate(
 def epidemic_domains(
     regions: Regions, cases: Floats, settings: DomainSettings, rng: np.random.Generator
 ) -> Domains:
-    """Cluster the regions by their reported cases (regions, days) and their place.
+    """Cluster the regions by their reported cases (regions, days) and location.
 
-    Paper, "Epidemic Clustering", where the likeness of two regions is
+    Paper, "Epidemic Clustering", where the similarity of two regions is
 
         sim(r, r') = sum_t (x_t - x'_t) + gamma d(r, r')^-2
 
-    with x_t the new cases. As written the first term is signed, so that it changes
-    with the order of the pair and grows with the difference. Here both terms are minus
-    a squared distance, each over its mean square in the city:
+    with x_t the new cases. As written the first term is signed, so it depends on
+    the order of the pair and grows with the difference. Here both terms are minus
+    a squared distance, each divided by its mean square in the city:
 
         sim(r, r') = - sum_t (sqrt x_t - sqrt x'_t)^2 - gamma |r - r'|^2.
 
-    This likeness is Euclidean, so k-means (scikit-learn) finds the clusters without a
-    table of all pairs. Square roots give counts of any size the same spread. The paper
-    adds up all days, so a region has one domain for the whole time.
+    This similarity is Euclidean, so k-means (scikit-learn) finds the clusters without
+    a table of all pairs. Square roots stabilise the variance of counts. The paper
+    sums over all days, so a region has one domain for the whole time.
 
-    Clusters smaller than ``least_regions`` are dissolved, smallest first, into the
-    nearest others. A region without a known place counts as in the middle of the city.
+    Clusters smaller than ``least_regions`` are merged, smallest first, into the
+    nearest others. A region with unknown location is placed at the centre of the city.
     """
     if cases.ndim != 2 or len(cases) != len(regions) or cases.shape[1] == 0:
         raise DataError(
@@ -226,9 +226,9 @@ class Tables(NamedTuple):
     member: RegionIds
     """(regions,) all regions, domain by domain."""
     begins: NDArray[np.int64]
-    """(domains + 1,) where each domain begins in ``member``."""
+    """(domains + 1,) first position of each domain in ``member``."""
     visits: Floats
-    """(slots per day, regions) weight of each member for a draw without a past."""
+    """(slots per day, regions) weight of each member if there is no predecessor."""
     running: Floats
     """(slots per day, regions) their running total within the domain."""
     nearness: Floats
@@ -266,7 +266,7 @@ def fill_walks(
 
     ``true`` (people, slots) are the traces of people ``first`` and following;
     ``pseudo`` (copies, people, slots) is -1 and gets filled; ``seeds`` (copies,).
-    Over a gap of the true trace the walk stands still and then takes one step.
+    Over a gap of the true trace the walk pauses and then takes one step.
     Without ``memory`` (0) each place is drawn independently.
     """
     state, taken = np.zeros(1, np.uint64), np.zeros(len(tables.domain), np.bool_)
@@ -298,10 +298,9 @@ def fill_recurring(
 ) -> None:
     """Fill pseudo traces that map each true region to one pseudo region.
 
-    Arguments as for ``fill_walks``; ``candidates`` is the number of steps of
-    the walk among which a pseudo region is chosen. It avoids every true region of
-    the person and every pseudo region the person has; where none is left, only
-    those of the same slot.
+    Arguments as for ``fill_walks``; ``candidates`` is the number of steps of the walk
+    among which a pseudo region is chosen. It excludes all true and pseudo regions of
+    the person; if none is left, only those of the same slot.
     """
     regions = len(tables.domain)
     state, choice = np.zeros(1, np.uint64), np.empty(candidates, np.int32)
@@ -381,7 +380,7 @@ def _choose_image(
 
 @compiled
 def _log_move(tables: Tables, slot: int, here: int, there: int) -> float:
-    """Compute the log of the normalised move; of 1e-30 where it is smaller."""
+    """Compute the log of the normalised move, at least log(1e-30)."""
     moves = tables.moves
     row = slot % len(tables.visits) * len(tables.domain) + here
     value = moves.epsilon * distance_weight(
@@ -402,10 +401,10 @@ def _draw_next(
 ) -> int:
     """Draw a free region of ``domain`` at ``slot`` by the moves from ``last``.
 
-    By the visits of the slot where there is no last region, or where no move leads
-    from it into the free part of the domain (only if epsilon is 0). -1 if no region
-    is free. Weighted draws are one-pass: each item replaces those before it with
-    the probability of its share of the total so far.
+    By the visits of the slot if there is no last region, or if no move leads from it
+    into the free part of the domain (only if epsilon is 0). -1 if no region is free.
+    Weighted draws use one pass: each item replaces the previous choice with the
+    probability of its share of the total so far.
     """
     if last == UNKNOWN:
         return _draw_place(tables, slot, domain, taken, state)
@@ -419,7 +418,7 @@ def _draw_next(
             if uniform(state) * total < moves.weight[cell]:
                 made = region
     # The distance term of all regions of the domain bounds that of the free ones,
-    # which is added up only if the draw may fall on it.
+    # which is summed only if the draw may fall on it.
     bound = tables.nearness[last, domain]
     if uniform(state) * (total + bound) < total:
         return made
@@ -446,8 +445,8 @@ def _draw_place(
 ) -> int:
     """Draw a free region of ``domain`` by its weight at ``slot``; -1 if none.
 
-    All free regions are equally likely where none has a weight. A few draws from
-    all regions are tried first; if all hit taken ones, the free ones are weighed.
+    All free regions are equally likely if none has a weight. A few draws from all
+    regions are tried first; if none is free, the draw is among the free ones.
     """
     low, past = tables.begins[domain], tables.begins[domain + 1]
     of_day = slot % len(tables.visits)

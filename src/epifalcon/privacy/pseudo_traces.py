@@ -16,33 +16,33 @@ Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
 
 @dataclass(frozen=True, kw_only=True)
 class DomainSettings(Checked):
-    """How regions are put together into epidemic domains."""
+    """Settings of the clustering of regions into epidemic domains."""
 
     count: Count = 5
-    """Domains wished for; small ones are dissolved, so there may be fewer. More of
-    them keep pseudo places closer to the true ones' cases, and make pseudo
-    traces easier to tell: see docs/explanation-falcon.md."""
+    """Requested number of domains; small ones are merged, so there may be fewer. With
+    more domains the cases at pseudo places are closer to those at the true ones, but
+    pseudo traces are easier to detect: see docs/explanation-falcon.md."""
     gamma: NonNegative = 1.0
-    """Weight of the place against the cases: 0 is cases alone."""
+    """Weight of the location relative to the cases; 0 uses cases only."""
     least_regions: Count = 20
-    """A domain has at least so many regions, or is the only one. Whoever knows
-    the domains cannot narrow a place further down than this by them."""
+    """Minimum regions per domain, unless there is only one domain. Knowing the
+    domains does not narrow a place to fewer regions than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoSettings(Checked):
-    """How many pseudo traces each person gets, and how they are made."""
+    """Number of pseudo traces per person, and their generator."""
 
     method: Method = "plausible"
-    """The paper's walk on epidemic domains, the same with places that recur, or
-    one of the paper's three rivals."""
+    """The paper's walk on epidemic domains, the same with recurring places, or one
+    of the paper's three baselines."""
     pseudo_copies: CountOrZero = 2
-    """Pseudo traces a person: the paper's n_p. 0 makes none."""
+    """Pseudo traces per person: the paper's n_p; 0 for none."""
     people_share: PositiveShare = 1.0
-    """Share of the people, sampled at random, whose traces the mobility model is
-    fitted on."""
+    """Share of the people, sampled at random, to whose traces the mobility model is
+    fitted."""
     domains: DomainSettings = field(default_factory=DomainSettings)
-    """The epidemic clustering; ``plausible`` and ``recurring`` read it."""
+    """The epidemic clustering, used by ``plausible`` and ``recurring``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,24 +50,24 @@ class PseudoSettings(Checked):
             raise SettingsError(
                 f"domains.least_regions={self.domains.least_regions} must be greater "
                 f"than pseudo_copies={self.pseudo_copies}: the true place and each "
-                "copy need a region of their own"
+                "copy need distinct regions"
             )
 
     @property
     def reads_cases(self) -> bool:
-        """Whether pseudo places depend on where cases were reported."""
+        """Return True if pseudo places depend on the reported cases."""
         return self.method in {"plausible", "recurring"}
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoTraces:
-    """True traces and the pseudo traces beside them.
+    """True traces and pseudo traces.
 
-    ``pseudo`` (copies, slots, people) int32 lies slot by slot like
-    ``Traces.by_slot`` and is made read-only. In one slot the true region and
-    all pseudo regions of a person differ, so nobody claims a place twice. -1
-    stands where the true region was not observed, and where no region was left
-    to be claimed (``missing``): the copy sends nothing then.
+    ``pseudo`` (copies, slots, people) int32 has the layout of
+    ``Traces.by_slot`` and is made read-only. In one slot the true region and all
+    pseudo regions of a person differ, so nobody claims a place twice. -1 means that
+    the true region was not observed, or that no region was left (``missing``); the
+    copy then sends nothing.
     """
 
     true: Traces
@@ -90,22 +90,22 @@ class PseudoTraces:
 
     @property
     def copies(self) -> int:
-        """Pseudo traces a person."""
+        """Number of pseudo traces per person."""
         return len(self.pseudo)
 
     @cached_property
     def missing(self) -> int:
-        """How many (copy, slot, person) lack a pseudo region though the true is known.
+        """Number of (copy, slot, person) without pseudo region but with a true one.
 
-        Not 0 only where a domain has no region left: in a city of fewer regions
-        than a person needs.
+        Not 0 only if a domain has no region left, in a city with fewer regions than
+        a person needs.
         """
         made = int(np.count_nonzero(self.pseudo != UNKNOWN))
         seen = int(np.count_nonzero(self.true.by_slot != UNKNOWN))
         return self.copies * seen - made
 
     def copy(self, number: int) -> Traces:
-        """One pseudo trace of everybody as ``Traces``, on the same memory."""
+        """Return one pseudo trace of everybody as ``Traces``, without a copy."""
         if not 0 <= number < self.copies:
             raise DataError(f"copy {number} must lie between 0 and {self.copies - 1}")
         true = self.true
@@ -115,12 +115,14 @@ class PseudoTraces:
 def _require_distinct(
     pseudo: RegionIds, true: RegionIds, regions: int, slot: int
 ) -> None:
-    """Refuse the claims of one slot, (copies, people), that break the promise."""
+    """Raise ``DataError`` for invalid claims of one slot, (copies, people)."""
     known = true != UNKNOWN
     for number, claimed in enumerate(pseudo):
         made = claimed != UNKNOWN
         if (made & ~known).any():
-            raise DataError(f"copy {number} claims a place in slot {slot}: none is due")
+            raise DataError(
+                f"copy {number} claims a place in slot {slot}, which was not observed"
+            )
         if not ((claimed >= UNKNOWN) & (claimed < regions)).all():
             raise DataError(f"region ids of copy {number} must be -1 to {regions - 1}")
         if (made & (claimed == true)).any():

@@ -1,10 +1,9 @@
-"""The paper's perturbation mechanism: what a person uploads for each place.
+"""The paper's perturbation mechanism: the uploads of a person for its places.
 
-A person claims the places of the true trace and of the pseudo traces alike. For
-a true place the upload is the person's clipped row, for a pseudo place a zero
-row; noise N(0, sigma_l^2) covers both, so neither a norm nor a zero tells them
-apart. How often noise of one person may be averaged away is what the receipt
-counts.
+A person claims the places of the true trace and of the pseudo traces. For a true
+place the upload is the person's clipped row, for a pseudo place a zero row; noise
+N(0, sigma_l^2) is added to both, so that they cannot be distinguished by norm. The
+receipt counts the uploads of one person, whose noise could be averaged.
 """
 
 from dataclasses import dataclass
@@ -23,25 +22,25 @@ from epifalcon.types import Mask
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """The places for which a cohort uploads, true and pseudo in one list.
+    """The true and pseudo places for which a cohort uploads, in one list.
 
-    The order of the list reaches the server: it must not tell true from pseudo,
-    so sort by place or shuffle.
+    The server sees the order of the list, which must not reveal which places are
+    true: sort by place or shuffle.
     """
 
     people: NDArray[np.int64]
-    """(people,) number of each person in the whole city, not in the cohort."""
+    """(people,) id of each person in the city, not in the cohort."""
     row: NDArray[np.int64]
     """(uploads,) position of the uploader in ``people``."""
     place: NDArray[np.int64]
-    """(uploads,) number of the (region, window)."""
+    """(uploads,) index of the (region, window)."""
     true: Mask
-    """(uploads,) whether the person was really there."""
+    """(uploads,) True for true places."""
 
     def __post_init__(self) -> None:
         same_length(row=self.row, place=self.place, true=self.true)
         for name in ("people", "row", "place"):
-            # A copy of our own: stored arrays are read-only maps, which torch warns of.
+            # A copy, because torch warns about read-only memory maps.
             object.__setattr__(self, name, np.array(getattr(self, name), np.int64))
         object.__setattr__(self, "true", np.array(self.true, np.bool_))
         if self.row.size and not 0 <= self.row.min() <= self.row.max() < len(
@@ -52,25 +51,27 @@ class Claims:
             raise DataError("people must not repeat")
 
     def noise_rows(self) -> NoiseRows:
-        """Whose noise each upload carries; a place claimed twice is refused."""
+        """Return the noise row of each upload; raise if a place is claimed twice."""
         return NoiseRows(self.people[self.row], self.place)
 
 
 def perturb(
     rows: Tensor, claims: Claims, mechanism: GaussianMechanism, key: NoiseKey
 ) -> Tensor:
-    """One noised upload for each claim, (uploads, width); algorithm 2, upload.
+    """Return one noised upload per claim, (uploads, width); algorithm 2, upload.
 
-    Every claim has noise of its own, fixed by seed, person, place, round and
-    channel: the same bits however people are split into cohorts.
+    The noise of a claim is determined by seed, person, place, round and channel, so
+    it does not depend on how people are split into cohorts.
     """
     if len(rows) != len(claims.people):
-        raise DataError(f"{len(rows)} rows must be {len(claims.people)}, one a person")
+        raise DataError(
+            f"{len(rows)} rows must be {len(claims.people)}, one per person"
+        )
     places, paid = np.bincount(claims.row[claims.true], minlength=1), key.terms.releases
     if (most := int(places.max())) > paid.person:
         raise DataError(
             f"person {claims.people[places.argmax()]} has {most} true places, but the "
-            f"receipt counts {paid.person} releases a person"
+            f"receipt counts {paid.person} releases per person"
         )
     rows = rows.detach()
     if mechanism.clips_rows:

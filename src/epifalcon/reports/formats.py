@@ -1,4 +1,4 @@
-"""Number formats shared by all tables, pages and screens; None is shown as a dash."""
+"""Number formats of all tables, pages and terminals; None is shown as a dash."""
 
 import math
 

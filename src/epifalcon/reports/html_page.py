@@ -30,7 +30,7 @@ class Picture:
     alt: str = ""
     """Default: the caption."""
     wide: bool = False
-    """True for several panels: takes the whole width, and scrolls on a phone."""
+    """True for several panels: full width, scrolls on a phone."""
 
     kind = "picture"
 
@@ -52,7 +52,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Link:
-    """A link in a line of its own."""
+    """A link on its own line."""
 
     text: str
     target: str
@@ -65,7 +65,7 @@ Part = Text | Table | Picture | Link
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and its content."""
 
     title: str
     parts: Sequence[Part]
@@ -73,13 +73,13 @@ class Section:
 
     @property
     def blocks(self) -> list[tuple[bool, list[Part]]]:
-        """Runs of parts; pictures that follow each other are set side by side."""
-        parted = groupby(self.parts, lambda part: isinstance(part, Picture))
-        return [(pictures, list(parts)) for pictures, parts in parted]
+        """Groups of consecutive parts; consecutive pictures are set side by side."""
+        groups = groupby(self.parts, lambda part: isinstance(part, Picture))
+        return [(pictures, list(parts)) for pictures, parts in groups]
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing but tables without rows."""
+        """True if there are only tables without rows."""
         return all(isinstance(part, Table) and not part.rows for part in self.parts)
 
 
@@ -90,14 +90,14 @@ class Page:
     title: str
     lead: str
     sections: Sequence[Section]
-    """Those that are empty are left out."""
+    """Empty sections are omitted."""
     headline: Sequence[tuple[str, str]] = ()
-    """(figure, what it is) for the cards on top."""
+    """(value, label) of the cards at the top."""
     made_by: str = ""
-    """The command that makes the page again."""
+    """The command that reproduces the page."""
     settings_toml: str = ""
     closing: str = ""
-    """At the foot of the page."""
+    """Text at the foot of the page."""
     marker: str = ""
     """A comment in the file by which a program recognises it."""
 
@@ -133,5 +133,5 @@ def _environment() -> Environment:
 
 
 def _code_spans(text: str) -> Markup:
-    """Escape the text, then mark up what stands between backquotes as code."""
+    """Escape the text, then mark up text between backquotes as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

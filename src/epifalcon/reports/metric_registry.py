@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Metric:
-    """How one metric is called, explained and ordered."""
+    """Name, title, meaning and direction of one metric."""
 
     name: str
     """Field of ``Metrics`` and key in JSON."""
@@ -26,13 +26,14 @@ _METRICS = (
     Metric(
         "auc",
         "AUC",
-        "Share of pairs of an infected and a healthy person that are ranked correctly; "
-        "0.5 is chance.",
+        "Area under the ROC curve: share of pairs of an infected and a healthy person "
+        "that are ranked correctly; 0.5 is chance.",
     ),
     Metric(
         "dep",
         "DEP",
-        "Precision at the recall that would end the epidemic; the paper's measure.",
+        "Disease extinction precision: precision at the recall that would end the "
+        "epidemic; the paper's metric.",
     ),
     Metric(
         "f1",
@@ -43,19 +44,22 @@ _METRICS = (
         "accuracy",
         "accuracy",
         "Share of people classified correctly at the best threshold, an upper bound; "
-        "calling nobody infected is often nearly as good.",
+        "predicting nobody as infected is often nearly as good.",
     ),
     Metric(
         "bep",
         "BEP",
-        "Precision when as many people are called as are infected; it equals the "
-        "recall there.",
+        "Break-even point: precision when as many people are called as are infected; "
+        "it equals the recall there.",
     ),
-    Metric("average_precision", "AP", "Mean precision over all recalls."),
+    Metric(
+        "average_precision", "AP", "Average precision: mean precision over all recalls."
+    ),
     Metric(
         "brier",
         "Brier",
-        "Mean squared error of the risks as probabilities; lower is better.",
+        "Brier score: mean squared error of the risks as probabilities; lower is "
+        "better.",
         lower_is_better=True,
     ),
     Metric(
@@ -70,8 +74,8 @@ _METRICS = (
         "ece",
         "ECE",
         "Expected calibration error: mean gap between risk and infected share over 15 "
-        "bins of equal width; small where all risks are alike, whatever they are "
-        "worth. Lower is better.",
+        "bins of equal width; also small if all risks are nearly equal. Lower is "
+        "better.",
         lower_is_better=True,
     ),
     Metric(
@@ -89,34 +93,33 @@ _METRICS = (
 )
 METRICS: Final = {metric.name: metric for metric in _METRICS}
 RUN_METRICS: Final = tuple(name for name in METRICS if name != "precision_at_budget")
-"""Columns of a run's table; "Who finds the infected" has the budget's figures."""
+"""Columns of a run's table; the budget has columns in "Infected people found"."""
 TERMINAL_METRICS: Final = ("auc", "dep", "f1", "bep", "log_loss")
-"""As many as fit on a terminal of 80 columns."""
+"""Those that fit into a terminal with 80 columns."""
 STUDY_METRICS: Final = tuple(name for name in METRICS if name != "ece_mass")
 """Metrics that a study or comparison stores for each seed, in this order."""
 MEANINGS: Final = {
-    "hidden": "Not tested; methods know nothing of their state.",
-    "masked": "Tested, but their result was withheld from the method that predicts "
-    "their risk.",
+    "hidden": "Not tested; methods do not know their state.",
+    "masked": "Tested, but their result was not used for the prediction of their risk.",
     **{metric.title: metric.meaning for metric in _METRICS},
-    "Platt, isotonic": "Two ways to recalibrate risks on masked people: by one "
-    "S-shaped curve, and by a rising step function.",
+    "Platt, isotonic": "Two methods to recalibrate risks on masked people: a logistic "
+    "curve (Platt scaling) and a non-decreasing step function (isotonic regression).",
     "epsilon": "Bound on what the noised channels reveal about one person, at delta "
-    "1e-6; beyond 10 next to nothing is ruled out.",
-    "s": "Seconds of training or computing.",
-    "protocol": "What a method was shown. reported: the results of tested people "
-    "alone. all cases: those of hidden people too, as in the paper. truth of others: "
-    "a ceiling, not a method. selected on test people: the round was chosen on the "
-    "people on whom the row is evaluated, as in the authors' program.",
-    "paper's": "The figure printed in the paper, for its own 15,738 people: compare "
+    "1e-6; above 10 it excludes next to nothing.",
+    "s": "Duration of training or inference in seconds.",
+    "protocol": "Inputs of a method. reported: only the results of tested people. all "
+    "cases: also those of hidden people, as in the paper. truth of others: a ceiling, "
+    "not a method. selected on test people: the round was selected on the people on "
+    "whom the row is evaluated, as in the authors' program.",
+    "paper's": "The value printed in the paper, for its own 15,738 people: compare "
     "the order of methods, not the level.",
     "±": "Half width of the 95 % interval of the mean over seeds (Student's t).",
     "larger than chance": "On the same seeds, p below .05 after Holm's adjustment for "
     "all rows compared with that reference (their number is in the table's caption). "
     "Intervals are not adjusted: one may exclude 0 although the verdict is no.",
-    "won": "Seeds in which the row is better than its reference.",
+    "won": "Number of seeds in which the row is better than its reference.",
 }
-"""Glossary of all terms and columns that tables use."""
+"""Glossary of all terms and columns of tables."""
 
 
 def glossary(terms: Iterable[str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Figures of the paper and of the authors' release, for the column beside ours.
+"""Values of the paper and of the authors' release, for comparison in tables.
 
-Methods have our names. Figures are as printed, four digits, without an interval. The
-paper shows its Omicron comparison, the pseudo-trace trade-off and the sweeps of
-reporting shares only as curves.
+Methods have the names of this package. Values are as printed, with four digits and
+without an interval. The paper shows its Omicron comparison, the pseudo-trace trade-off
+and the sweeps of reporting shares only as curves.
 
-The accuracy printed is not the best over thresholds, although the paper says so:
+The printed accuracy is not the best over thresholds, although the paper says so:
 see ``accuracy_at_f1`` in ``evaluation.metrics``.
 """
 
@@ -17,7 +17,7 @@ from epifalcon.checks import unit_interval
 
 @dataclass(frozen=True)
 class Row:
-    """One method's figures; None is "-" in the paper, or no such column."""
+    """Values of one method; None is "-" in the paper, or a missing column."""
 
     dep: float | None = None
     auc: float | None = None
@@ -28,11 +28,11 @@ class Row:
     """Error of the attack by gradient norm among one true and nine pseudo places."""
 
     def __post_init__(self) -> None:
-        unit_interval(**self.figures)
+        unit_interval(**self.values)
 
     @property
-    def figures(self) -> dict[str, float]:
-        """The printed figures by metric."""
+    def values(self) -> dict[str, float]:
+        """The printed values by metric."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -112,7 +112,7 @@ ABLATION: Final[Mapping[str, Row]] = {
     "without privacy": Row(dep=0.4281, f1=0.5792, auc=0.8290),
     "falcon": Row(dep=0.4219, f1=0.5729, auc=0.8257),
 }
-"""Falcon with parts taken away, preset ``larger-sars``."""
+"""Falcon without single components, preset ``larger-sars``."""
 
 INFECTED_SHARE: Final = {"larger-sars": 0.2209, "larger-omicron": 0.2951}
 """Share of positives in the authors' released Larger labels (15,000 people)."""

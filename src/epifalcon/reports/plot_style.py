@@ -34,7 +34,7 @@ FIGURE_TITLE: Final[dict[str, Any]] = {
     "color": INK,
 }
 SMALL: Final = 10
-"""Points of the smallest letters; phones show plots small."""
+"""Smallest font size in points; plots are small on phones."""
 _LETTERS_PER_INCH, _LEGEND_MARK = 12.0, 6
 _WIDE_INCHES = 8.0
 THOUSANDS: Final = FuncFormatter(lambda value, _: f"{value:,.0f}")
@@ -42,10 +42,10 @@ PERCENT: Final = FuncFormatter(lambda value, _: f"{value:.0%}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as PNG, and as SVG beside it; equal figures, equal bytes."""
+    """Write the figure as PNG and SVG; equal figures give equal bytes."""
     FigureCanvasAgg(figure)
     figure.savefig(path, dpi=150, metadata={"Software": None})
-    # The layout of the first holds for the second; to find it again takes as long.
+    # Reuse the layout of the PNG: computing it again would take as long.
     figure.set_layout_engine("none")
     with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
         figure.savefig(
@@ -72,12 +72,12 @@ def line_styles(width: float = 1.8) -> Iterator[dict[str, Any]]:
 
 
 def few_ticks(axis: Axis) -> None:
-    """Show about five round numbers."""
+    """Show about five ticks at round numbers."""
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Label a log axis with plain numbers, 2 and 5 too if it has few decades."""
+    """Label a log axis with plain numbers, also 2 and 5 if it has few decades."""
     axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axis.set_minor_formatter(NullFormatter())
     low, high = axis.get_view_interval()
@@ -94,7 +94,7 @@ def handles_by_label(axes: Axes) -> dict[str, Any]:
 def legend_below(
     figure: Figure, handles: Mapping[str, Any], most: int = 4, title: str | None = None
 ) -> None:
-    """Put a legend below the plot, as many columns as fit; nothing without handles."""
+    """Add a legend below the plot with as many columns as fit, if it has handles."""
     if not handles:
         return
     letters = figure.get_figwidth() * _LETTERS_PER_INCH

@@ -1,9 +1,9 @@
-"""The privacy card: what a run guarantees, what it does not, and what attacks found.
+"""The privacy card: guarantee of a run, its limits, and the results of attacks.
 
-``Guarantee`` is what the ledger of a run says: every epsilon with its unit, delta,
+``Guarantee`` is computed from the ledger of a run: every epsilon with its unit, delta,
 neighbouring relation and adversary, and what no epsilon covers. ``PrivacyCard`` adds
-how wrong attackers were compared with blind guessing, and what canaries show compared
-with the claim.
+the errors of attacks compared with blind guessing, and the lower bounds of canaries
+compared with the claimed epsilon.
 """
 
 import math
@@ -29,167 +29,173 @@ _ADVERSARIES = {
     "sums": "a server that sees only sums over people",
 }
 _USEFUL_EPSILON = 10.0
-"""An epsilon beyond which next to nothing is ruled out (Ponomareva et al. 2023, "How
-to DP-fy ML", whose weakest tier begins here)."""
+"""Above this epsilon, a guarantee excludes next to nothing (Ponomareva et al. 2023,
+"How to DP-fy ML", whose weakest tier starts here)."""
 _STRONG_EPSILON = 1.0
 _TEST_CHANNELS = ("region model", "pseudo domains")
 """Channels without noise that are computed from test results."""
 _NOT_PRIVATE = {
-    True: "Nothing is protected: rows, gradients and places leave as they are.",
-    False: "Nothing is protected: the sums of each site leave as they are, and a site "
-    "of one person reveals its places, its test and its result.",
+    True: "Not private: rows, gradients and places are sent without protection.",
+    False: "Not private: the sums of each site are sent without protection, and a site "
+    "of one person reveals that person's places and test result.",
 }
 """By whether the method is trained."""
 _LIMITS = {
-    "canaries": "show some rounds of one channel, most of them for one visit: compare "
-    "a bound with the claim beside it, not with the whole run's",
-    "seed": "whoever knows it can remove all noise; a simulation's is in its settings",
-    "floating point": "attacks on the last bits of the noise are not ruled out",
+    "canaries": "cover some rounds of one channel, mostly for one visit: compare a "
+    "bound with the claim in the same row, not with that of the whole run",
+    "seed": "anybody who knows it can remove all noise; a simulation stores its seed",
+    "floating point": "attacks on the last bits of the noise are not excluded",
 }
-"""Of every guarantee here."""
+"""Limits of every guarantee."""
 _SPENT = ("mode", "epsilon", "delta", "relation", "adversary", "channels")
-"""Keys of ``spent_figures`` that are also keys of a card."""
+"""Keys of ``privacy_spent`` that are also keys of a card."""
 _VAGUE_WIDTH = 0.3
-"""Width of an interval beyond which an attack's error says nothing."""
+"""Interval width above which the error of an attack is not informative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """What the ledger of one method of a run says."""
+    """The guarantee of one method of a run, from its ledger."""
 
     spent: Mapping[str, Any]
-    """``spent_figures`` of the ledger."""
+    """``privacy_spent`` of the ledger."""
     rounds: int
     trained: bool = True
     """True for a method that is trained in rounds, with downloads by place and early
     stopping on validation people; False for Falcon Field."""
     other: OtherRelations | None = None
-    """For neighbours that the ledger's relation does not compare."""
+    """Epsilons for neighbouring relations other than that of the ledger."""
 
     @property
     def is_private(self) -> bool:
-        """True if anything was noised or clipped on purpose."""
+        """True if the method ran in a privacy mode."""
         return bool(self.spent["mode"] != "off")
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of a person over the whole run; None without a bound."""
-        found: float | None = self.spent["epsilon"]["person"]
-        return found
+        """Epsilon per person over the whole run; None without a bound."""
+        epsilon: float | None = self.spent["epsilon"]["person"]
+        return epsilon
 
     @property
     def unprotected(self) -> list[tuple[str, str]]:
-        """Each channel without any bound, and what leaves through it."""
-        found = [(one["channel"], one["what"]) for one in self.spent["unprotected"]]
+        """Each channel without a bound, and the data sent through it."""
+        channels = [
+            (item["channel"], item["what"]) for item in self.spent["unprotected"]
+        ]
         if self.is_private and self.trained:
-            found.append(("downloads", "the places requested are those claimed"))
-        return found
+            channels.append(("downloads", "the places requested are those claimed"))
+        return channels
 
     @property
     def limits(self) -> dict[str, str]:
-        """What the epsilons do not say, by topic."""
+        """Limits of the epsilons, by topic."""
         notes = {}
         if "zero-out" in self.spent["relation"]:
             notes["neighbours"] = (
-                "rows are compared with no rows (zero-out); for another test, or "
-                "another person, the epsilons are those of their own lines"
+                "rows are compared with no rows (zero-out); for another test result or "
+                "another person, see the separate lines"
             )
         notes["visit and day"] = (
-            "their epsilons count the rows sent for them alone; a person's other rows "
-            "are computed from all visits, and what those reveal of a visit is bounded "
-            "only by the line of one person against another"
+            "their epsilons count only the rows sent for them; a person's other rows "
+            "are computed from all visits, and what these reveal about a visit is "
+            "bounded only by the line of one person against another"
         )
-        if bare := self._bare_test_channels:
+        if channels := self._unprotected_test_channels:
             notes["test results"] = (
-                f"also leave without noise, as sums ({', '.join(bare)}): where one "
-                "tested person was, that is this person's result, and no epsilon "
-                "covers it"
+                f"are also sent without noise, as sums ({', '.join(channels)}): for a "
+                "place with one tested person, the sum is this person's result, and no "
+                "epsilon covers it"
             )
         return notes | _LIMITS
 
     @property
-    def _bare_test_channels(self) -> list[str]:
+    def _unprotected_test_channels(self) -> list[str]:
         return [name for name in _TEST_CHANNELS if name in dict(self.unprotected)]
 
     def sentence(self) -> str:
-        """Return what may be quoted of the run."""
+        """Return the guarantee in sentences that may be quoted."""
         if not self.is_private:
             return _NOT_PRIVATE[self.trained]
-        said = self._bound()
+        text = self._bound()
         if self.other is not None and self.epsilon is not None:
             test = formats.epsilon(self.other.test)
-            said += f" For a test, its result or that there was one, epsilon is {test}"
-            if self._bare_test_channels:
-                said += "; besides, results leave without noise, as sums by region"
-            said += "."
-        if bare := len(self.unprotected):
-            things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
-            said += f" {things} without any bound."
-        return said
+            text += f" For a test (result, or whether there was one), epsilon is {test}"
+            if self._unprotected_test_channels:
+                text += "; in addition, results are sent without noise, as sums"
+            text += "."
+        if count := len(self.unprotected):
+            have = "1 channel has" if count == 1 else f"{count} channels have"
+            text += f" {have} no bound."
+        return text
 
     def _bound(self) -> str:
         epsilon, delta = self.epsilon, self.spent["delta"]
         if epsilon is None:
-            return "Some rows left without noise, so no epsilon holds."
+            return "Some rows were sent without noise, so there is no epsilon."
         bound = f"epsilon {formats.epsilon(epsilon)} at delta {delta:g}"
         if epsilon > _USEFUL_EPSILON:
             return (
                 f"The noised channels together have {bound} for a person: far too "
-                "large to rule anything out."
+                "large for a useful guarantee."
             )
         return (
-            "What the noised channels show of a person "
+            "What the noised channels reveal about a person "
             f"({_joined(self.spent['relation'], _NEIGHBOURS)}), over the whole run and "
             f"to {_joined(self.spent['adversary'], _ADVERSARIES)}, is bounded by "
             f"{bound}: {odds_text(epsilon)}."
         )
 
     def epsilon_table(self) -> Table:
-        """Return the epsilons of all noised channels, and what they mean."""
+        """Return the epsilons of all noised channels and their meaning."""
         spent = self.spent
         rows = {
             f"one {unit}": formats.epsilon(spent["epsilon"][unit]) for unit in UNITS
         }
         if self.other is not None:
-            rows["a test: its result, or none"] = formats.epsilon(self.other.test)
+            rows["a test: its result, or no test"] = formats.epsilon(self.other.test)
             rows["one person against another"] = formats.epsilon(self.other.replace)
         rows |= {
             "delta": f"{spent['delta']:g}",
-            "for a person this means": odds_text(self.epsilon),
-            "hidden is": _joined(spent["relation"], _NEIGHBOURS),
-            "from": _joined(spent["adversary"], _ADVERSARIES),
+            "meaning for a person": odds_text(self.epsilon),
+            "protected": _joined(spent["relation"], _NEIGHBOURS),
+            "against": _joined(spent["adversary"], _ADVERSARIES),
             "rounds": f"{self.rounds:,}",
         }
         caption = "The guarantee: epsilon of all noised channels"
-        return _two_columns(caption, "of", "is", rows)
+        return _two_columns(caption, "for", "value", rows)
 
     def channel_rows(self) -> list[list[str]]:
-        """Return each channel with its protection and epsilons, and all together."""
-        channels, bare = self.spent["channels"], dict(self.unprotected)
+        """Return each channel with its protection and epsilons, and the total."""
+        channels, unprotected = self.spent["channels"], dict(self.unprotected)
         none = dict.fromkeys(UNITS)
-        rows = [(one, "noise", channels[one]) for one in channels if one not in bare]
+        rows = [
+            (name, "noise", epsilons)
+            for name, epsilons in channels.items()
+            if name not in unprotected
+        ]
         rows += [
-            (one, f"none: {what}", channels.get(one, none))
-            for one, what in self.unprotected
+            (name, f"none: {what}", channels.get(name, none))
+            for name, what in self.unprotected
         ]
         if channels:
             delta = f"delta {self.spent['delta']:g}"
             rows.append(("all noised channels", delta, self.spent["epsilon"]))
         return [
-            [one, how, *(formats.epsilon(epsilons[unit]) for unit in UNITS)]
-            for one, how, epsilons in rows
+            [name, how, *(formats.epsilon(epsilons[unit]) for unit in UNITS)]
+            for name, how, epsilons in rows
         ]
 
     def parts(self, title: str, audit_command: str) -> list[Part]:
-        """Return the section of a run's report, before any attack was tried."""
+        """Return the section of a run's report, without attacks."""
         limits = self.limits
         del limits["canaries"]
         return [
             Text([f"{title}: {self.sentence()}"], "findings"),
             self.epsilon_table(),
-            channel_table("What leaves, and its epsilon by unit", self.channel_rows()),
-            _two_columns("Limits", "of", "note", limits),
-            Text([f"No attack was tried here. To try them: {audit_command}."]),
+            channel_table("Data sent, and its epsilon by unit", self.channel_rows()),
+            _two_columns("Limits", "topic", "note", limits),
+            Text([f"No attack was run here. To run attacks: {audit_command}."]),
         ]
 
 
@@ -201,54 +207,54 @@ def channel_table(caption: str, rows: Sequence[Sequence[str]]) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """How wrong one attack was, compared with blind guessing."""
+    """The error of one attack, compared with blind guessing."""
 
     name: str
     title: str
     what: str
-    """What the attacker uses and looks for."""
+    """What the attacker uses and infers."""
     error: float | None
     """Share of wrong guesses; for a ranking, share of pairs ranked wrongly."""
     low: float | None
     high: float | None
     random: float
     tpr_at_1_percent: float | None = None
-    """Of a ranking of members: how many are found at 1 % false alarms."""
+    """For membership inference: true positive rate at 1 % false positives."""
 
     @property
     def vague(self) -> bool:
-        """True if it was tried on too few people to say anything."""
+        """True if the attack was run on too few people to be informative."""
         if self.random == 0 or self.low is None or self.high is None:
             return False
         return self.high - self.low > _VAGUE_WIDTH
 
     @property
     def gain(self) -> float:
-        """Return how much less wrong than a blind guess it surely is."""
+        """Lower bound of the improvement over a blind guess."""
         sure = self.error if self.high is None else self.high
         return self.random - (self.random if sure is None else sure)
 
     @property
     def cells(self) -> list[str]:
-        """The row of a table; a blind guess that is never wrong leaves nothing."""
+        """The row of a table."""
         percent, within = formats.percent, "-"
         if self.random and self.low is not None:
             within = f"{percent(self.low, 1)} to {percent(self.high, 1)}"
             within += ", too few" if self.vague else ""
-        what = self.what if self.random else "nothing to guess: sent as it is"
+        what = self.what if self.random else "nothing to guess: sent unprotected"
         wrong, blind = percent(self.error, 1), percent(self.random, 1)
         return [self.title, wrong, within, blind, what]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyCard:
-    """Everything an audit found."""
+    """The results of an audit."""
 
     run: str
     method: str
     seed: int
     people: int
-    """On whom the attacks were tried."""
+    """Number of attacked people."""
     guarantee: Guarantee
     attacks: tuple[Attack, ...]
     releases: tuple[AuditRow, ...]
@@ -256,13 +262,13 @@ class PrivacyCard:
 
     @property
     def largest_bound(self) -> AuditRow | None:
-        """Where canaries show most at the run's own noise; None without any."""
+        """The row with the largest lower bound at the run's own noise, if any."""
         found = [one for one in self.releases if one.strength == "run"]
         return max(found, key=lambda one: (one.lower_bound, one.claimed), default=None)
 
     @property
     def findings(self) -> list[str]:
-        """Claims that canaries contradict; empty if all stand."""
+        """Claims that canaries contradict; empty if there are none."""
         return [
             f"{one.channel}, {one.strength} strength, {one.way}: {word}"
             for one in self.releases
@@ -271,19 +277,20 @@ class PrivacyCard:
 
     @property
     def limits(self) -> dict[str, str]:
-        """What must be read with the figures, by topic."""
+        """Limits of the results, by topic."""
         trained = self.guarantee.trained
         notes = self.guarantee.limits if self.guarantee.is_private else {}
         if trained:
             notes["best round"] = (
-                "chosen by the tests of validation people, without noise: that choice, "
-                "and the AUC at each check, are in no epsilon"
+                "selected by the tests of validation people, without noise: the "
+                "selection, and the AUC (area under the ROC curve) at each check, are "
+                "not covered by any epsilon"
             )
         notes["attacks"] = (
-            f"tried on {self.people:,} people of one run in one city: what they did "
-            "not find, others may"
+            f"run on {self.people:,} people of one run in one city: other attacks may "
+            "find more"
             if self.people
-            else "none: only sums over a site leave, so nobody's messages can be read"
+            else "none: only sums over a site are sent, so no message can be attacked"
         )
         if vague := [one.title for one in self.attacks if one.vague]:
             more = "; record more (--record-view)" if trained else ""
@@ -292,11 +299,11 @@ class PrivacyCard:
 
     @property
     def strongest(self) -> Attack | None:
-        """The attack that surely gains most over a blind guess."""
-        tried = [one for one in self.attacks if one.error is not None]
-        return max(tried, key=lambda one: one.gain, default=None)
+        """The attack with the largest certain improvement over a blind guess."""
+        attacks = [attack for attack in self.attacks if attack.error is not None]
+        return max(attacks, key=lambda attack: attack.gain, default=None)
 
-    def figures(self) -> dict[str, Any]:
+    def as_plain(self) -> dict[str, Any]:
         """Return the card as JSON."""
         there, spent, other = self.largest_bound, self.guarantee.spent, self._other
         claimed = self.guarantee.epsilon
@@ -325,47 +332,47 @@ class PrivacyCard:
 
     @property
     def _other(self) -> OtherRelations:
-        """Bounds for other neighbours, infinite where there are none."""
+        """Bounds for other neighbouring relations, infinite if there are none."""
         unbounded = OtherRelations(test=math.inf, replace=math.inf)
         return self.guarantee.other or unbounded
 
     def sentence(self) -> str:
-        """Return what may be quoted of the run and its audit."""
-        said = self.guarantee.sentence()
+        """Return guarantee and strongest attack in sentences that may be quoted."""
+        text = self.guarantee.sentence()
         best = self.strongest
         if best is None or not self.guarantee.is_private:
-            return said
+            return text
         return (
-            f"{said} The strongest attack tried, {best.title}, was wrong in "
-            f"{formats.percent(best.error, 1)} of its guesses; a blind guess is in "
-            f"{formats.percent(best.random, 1)}."
+            f"{text} The strongest attack, {best.title}, was wrong in "
+            f"{formats.percent(best.error, 1)} of its guesses; a blind guess is wrong "
+            f"in {formats.percent(best.random, 1)}."
         )
 
     def tables(self) -> list[Table]:
-        """Return guarantee, what is outside it, attacks, canaries and caveats."""
-        bare = self.guarantee.unprotected
+        """Return guarantee, unprotected channels, attacks, canaries and limits."""
+        unprotected = self.guarantee.unprotected
         tables = [
             self.guarantee.epsilon_table(),
-            Table("Not protected", ["channel", "what leaves"], bare),
+            Table("Not protected", ["channel", "data sent"], unprotected),
         ]
         if self.attacks:
-            caption = f"Attacks on {self.people:,} people: how often they were wrong"
+            caption = f"Attacks on {self.people:,} people: share of wrong guesses"
             columns = ["attack", "wrong", "95 %", "blind guess", "what it uses"]
             tables.append(Table(caption, columns, [one.cells for one in self.attacks]))
         if self.releases:
             tables.append(_canary_table(self.releases))
-        return [*tables, _two_columns("Limits", "of", "note", self.limits)]
+        return [*tables, _two_columns("Limits", "topic", "note", self.limits)]
 
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
         best, row = self.strongest, self.largest_bound
-        shown, of = "-", "epsilon shown by canaries"
+        shown, of = "-", "lower bound of epsilon by canaries"
         if row is not None:
             claimed, bound = _claim_and_bound(row)
             rounds = formats.plural(len(row.rounds), "round")
             shown = f"{bound} of {claimed}"
-            of = f"epsilon shown, of that claimed for one {row.unit} in {rounds} of "
-            of += row.channel
+            of = "lower bound by canaries, of the epsilon claimed for one "
+            of += f"{row.unit} in {rounds} of {row.channel}"
         return Page(
             title=f"Privacy card: {self.method}, mode {self.guarantee.spent['mode']}",
             lead=self.sentence(),
@@ -380,7 +387,7 @@ class PrivacyCard:
                     formats.percent(best.error if best else None, 1),
                     "wrong guesses, strongest attack",
                 ),
-                (str(len(self.guarantee.unprotected)), "things without a bound"),
+                (str(len(self.guarantee.unprotected)), "channels without a bound"),
             ],
             sections=table_sections(self.tables()),
             settings_toml=self.settings_toml,
@@ -389,20 +396,20 @@ class PrivacyCard:
 
 
 def odds_factor(epsilon: float | None) -> float | None:
-    """Return by how much an epsilon lets the odds of any guess grow; None: no bound."""
+    """Return the factor by which the odds of a guess can increase; None: no bound."""
     if epsilon is None or epsilon > math.log(1e15):
         return None
     return math.exp(epsilon)
 
 
 def odds_text(epsilon: float | None) -> str:
-    """Say what an epsilon allows, without mathematics."""
+    """Describe an epsilon by the odds of a guess."""
     factor = odds_factor(epsilon)
     if epsilon is None or factor is None or epsilon > _USEFUL_EPSILON:
-        return "nothing that matters is ruled out"
+        return "no useful bound on any guess"
     size = f"{factor:.3g}" if factor < 1000 else f"{factor:,.0f}"
-    said = f"the odds of a guess may grow {size} times"
-    return said if epsilon <= _STRONG_EPSILON else f"{said}, a weak bound"
+    text = f"the odds of a guess can increase {size} times"
+    return text if epsilon <= _STRONG_EPSILON else f"{text}, a weak bound"
 
 
 def _two_columns(
@@ -437,14 +444,14 @@ def _canary_table(releases: Sequence[AuditRow]) -> Table:
                 *_claim_and_bound(found.get("run")),
                 *_claim_and_bound(found.get("test")),
                 formats.number(found["bare"].longest if "bare" in found else None),
-                "; ".join(verdict) or "stands",
+                "; ".join(verdict) or "consistent",
             ]
         )
     columns = ["channel", "seen as", "unit", "rounds", "claimed", "shown"]
     columns += ["test claimed", "test shown", "longest, clips", "verdict"]
     return Table(
-        "Canaries: epsilon claimed for so many rounds of a channel, and shown at "
-        "least; with the run's noise, and with a test's",
+        "Canaries: epsilon claimed for the given rounds of a channel, and lower bound "
+        "shown; with the noise of the run, and with that of a test",
         columns,
         rows,
     )
@@ -458,7 +465,7 @@ def _claim_and_bound(row: AuditRow | None) -> tuple[str, str]:
 
 
 def _place(row: AuditRow) -> dict[str, Any]:
-    """Return what the figures of a row are about."""
+    """Return the channel, observation, unit and rounds of a row."""
     named = {name: getattr(row, name) for name in ("channel", "way", "unit")}
     return {**named, "rounds": list(row.rounds)}
 

@@ -1,8 +1,8 @@
-"""Plots of methods and studies; no line differs from another by colour alone.
+"""Plots of methods and studies; lines differ by more than colour.
 
 Functions return a figure, or None if there is nothing to draw. Rows are those of a
-study's result. A method has the same colour and dashes in all plots, whatever its
-rank: by its name in the registry of methods, or by its kind.
+study's result. A method has the same colour and dashes in all plots, by its name in
+the registry of methods or by its kind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,9 +38,9 @@ _LINES: Final[Mapping[str, Sequence[tuple[str, Any]]]] = {
     "ceiling": [("black", theme.DASHES[2])],
     "own": [(theme.INK, theme.DASHES[3])],
 }
-"""Colour and dashes by method, else by kind; further ones if it has several rows."""
+"""Colour and dashes by method, else by kind; one entry per row of the method."""
 _MOST_NAMED = 4
-"""Other methods up to which each has its name; more are drawn as one."""
+"""Maximum number of other methods with their own label."""
 _OTHERS = "other methods"
 _SCALINGS: Final = {
     "raw": ("#6b7680", "o", "as predicted"),
@@ -48,38 +48,38 @@ _SCALINGS: Final = {
     "isotonic": (theme.BLUE, "^", "isotonic"),
 }
 _LEAST_PEOPLE = 30
-"""Of a point in the reliability diagram."""
+"""Minimum number of people of a point in the reliability diagram."""
 _MOST_PANELS = 6
 _PAPER = "the paper's"
 _WIDTHS = {1: 6.4, 2: 9.0}
-"""Inches by the panels in a line."""
+"""Width in inches by the number of panels in a row."""
 _PROTOCOLS = {
-    "reported": (theme.BLUE, "o", "saw reported cases"),
-    "all cases": (theme.ORANGE, "s", "saw everybody's cases"),
+    "reported": (theme.BLUE, "o", "used reported cases"),
+    "all cases": (theme.ORANGE, "s", "used all cases"),
     "reported, selected on test people": (
         theme.BLUE,
         "X",
-        "round chosen on test people",
+        "round selected on test people",
     ),
     "all cases, selected on test people": (
         theme.ORANGE,
         "X",
-        "saw everybody's cases, round chosen on test people",
+        "used all cases, round selected on test people",
     ),
     "truth of others": (theme.INK, "^", "a ceiling, not a method"),
 }
 """Colour, mark and label by protocol."""
 _STATE_COLOURS = (theme.YELLOW, theme.SKY, theme.ORANGE, theme.GREEN, theme.BLUE)
-"""Of one state after the other; susceptible people last."""
+"""Colours in the order of states; susceptible people last."""
 _LABEL = 30
-"""Letters per line of a row's name."""
+"""Characters per line of a row label."""
 _ROOM = 0.1
-"""Least room above and below all means, for intervals."""
+"""Minimum margin above and below all means, for intervals."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mean and its interval at a place."""
+    """A mean with its interval at ``x``."""
 
     x: float
     mean: float
@@ -92,14 +92,14 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Lines by name over one setting."""
+    """One plot panel with lines by name."""
 
     title: str
     xlabel: str
     ylabel: str
     series: Mapping[str, Sequence[Point]]
     dashed: frozenset[str] = field(default_factory=frozenset)
-    """Names of lines that are not ours."""
+    """Names of lines with values of the paper."""
     log_x: bool = False
     log_y: bool = False
 
@@ -112,12 +112,12 @@ def points(
     share: bool = False,
     label: str = "",
 ) -> dict[str, list[Point]]:
-    """Return lines by the rows' titles: the figure ``y`` over the figure or fact ``x``.
+    """Return lines by row title: the value ``y`` over the value or fact ``x``.
 
-    ``y`` is the part of a row and the name there, as ("metrics", "auc"); ``x`` the
-    same. Rows without one of the two are left out. Intervals are cut at 0, and at 1
-    if ``y`` is a bounded metric or ``share`` is True. With ``label``, each point is
-    labelled by that fact, has an interval in ``x`` too and keeps the rows' order.
+    ``y`` and ``x`` name a part of a row and a key in it, such as ("metrics", "auc").
+    Rows without one of the two are omitted. Intervals are clipped at 0, and at 1 if
+    ``y`` is a bounded metric or ``share`` is True. With ``label``, each point is
+    labelled by that fact, also has an interval in ``x``, and rows stay in order.
     """
     share = share or (y[0] == "metrics" and METRICS[y[1]].bounded)
     found: dict[str, list[Point]] = {}
@@ -140,7 +140,7 @@ def points(
 
 
 def merge_equal(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
-    """Merge lines of the same points into one with all names."""
+    """Merge lines with equal points into one with all names."""
     found: dict[tuple[Point, ...], list[str]] = {}
     for name, listed in series.items():
         found.setdefault(tuple(listed), []).append(name)
@@ -176,10 +176,10 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
 
 
 def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | None:
-    """Draw mean and interval of each row, the paper's figure as a hollow diamond.
+    """Draw mean and interval of each row, the paper's value as a hollow diamond.
 
-    One panel per metric. Rows that saw everybody's cases, and ceilings, have marks
-    of their own.
+    One panel per metric. Rows that used the cases of all people, and ceilings, have
+    different marks.
     """
     rows = [row for row in rows if row["seeds"]]
     if not rows:
@@ -207,8 +207,8 @@ def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | 
                 axes.plot(paper, place, "D", color=theme.INK, mfc="none", ms=6)
         axes.set_xlabel(METRICS[metric].title)
         axes.grid(alpha=0.25)
-        drawn = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
-        known = [one for one in drawn if one is not None]
+        shown = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
+        known = [one for one in shown if one is not None]
         axes.set_xlim(_around_means(known, axes.get_xlim()))
         theme.few_ticks(axes.xaxis)
     figure.suptitle(title, **theme.FIGURE_TITLE)
@@ -255,14 +255,16 @@ def epidemic_curve(
     for day, word in (marked or {}).items():
         for axes in (above, below):
             axes.axvline(day, color=theme.INK, lw=0.8, linestyle=":", zorder=0.5)
-        words = {"ha": "right", "color": theme.INK, "fontsize": theme.SMALL}
+        text_style = {"ha": "right", "color": theme.INK, "fontsize": theme.SMALL}
         place = above.get_xaxis_transform()
-        above.text(day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **words)
+        above.text(
+            day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **text_style
+        )
     return figure
 
 
 def _clipped(interval: Plain, share: bool = True) -> tuple[float | None, float | None]:
-    """Return the ends of an interval, cut at 0 and, for a share, at 1."""
+    """Return the ends of an interval, clipped at 0 and, for a share, at 1."""
     low, high = interval["low"], interval["high"]
     if low is None or high is None:
         return None, None
@@ -270,7 +272,7 @@ def _clipped(interval: Plain, share: bool = True) -> tuple[float | None, float |
 
 
 def _arms(points: Iterable[tuple[float, float | None, float | None]]) -> Floats:
-    """Return how far intervals (middle, low, high) reach: (2, points)."""
+    """Return the lengths of error bars for (middle, low, high): (2, points)."""
     reach = [
         (0.0, 0.0) if low is None or high is None else (middle - low, high - middle)
         for middle, low, high in points
@@ -338,27 +340,27 @@ def _protocol_handles(axes: Axes, rows: Sequence[Plain]) -> dict[str, Any]:
 
 
 def _scale(axes: Axes, panel: Panel) -> None:
-    drawn = [one for line in panel.series.values() for one in line]
+    shown = [one for line in panel.series.values() for one in line]
     if panel.log_x:
         axes.set_xscale("log")
         theme.plain_ticks(axes.xaxis)
-    elif all(one.x == int(one.x) for one in drawn):
+    elif all(one.x == int(one.x) for one in shown):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         theme.few_ticks(axes.xaxis)
-        if any(one.x_low is not None for one in drawn):
-            axes.set_xlim(_around_means([one.x for one in drawn], axes.get_xlim()))
+        if any(one.x_low is not None for one in shown):
+            axes.set_xlim(_around_means([one.x for one in shown], axes.get_xlim()))
     if panel.log_y:
         axes.set_yscale("log")
         theme.plain_ticks(axes.yaxis)
     else:
-        axes.set_ylim(_around_means([one.mean for one in drawn], axes.get_ylim()))
+        axes.set_ylim(_around_means([one.mean for one in shown], axes.get_ylim()))
 
 
 def _around_means(
     means: Sequence[float], ends: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return limits of an axis that cut intervals far wider than the means."""
+    """Return axis limits that clip intervals far wider than the range of means."""
     if not means:
         return ends
     room = 0.6 * (max(means) - min(means)) + _ROOM
@@ -372,7 +374,7 @@ class Line:
     recall: Floats
     precision: Floats
     style: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of ``Axes.plot``, the label too."""
+    """Arguments of ``Axes.plot``, including the label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +385,7 @@ class Diagram:
     sums: Mapping[str, Floats]
     """(3, groups) by scaling: sum of risks, infected people, people."""
     not_recalibrated: str | None = None
-    """Why there is only the raw one."""
+    """Reason why only raw risks are shown."""
 
 
 def precision_recall(
@@ -401,12 +403,12 @@ def precision_recall(
         axes.plot(line.recall, line.precision, **line.style)
     if prevalence is not None:
         axes.axhline(prevalence, color=theme.INK, linewidth=0.8, alpha=0.5)
-        words: dict[str, Any] = {
+        text_style: dict[str, Any] = {
             "va": "top",
             "color": theme.INK,
             "fontsize": theme.SMALL,
         }
-        axes.text(0.06, prevalence - 0.008, "by chance", **words)
+        axes.text(0.06, prevalence - 0.008, "by chance", **text_style)
     if extinction_recall is not None:
         axes.axvline(extinction_recall, color=theme.INK, linewidth=0.9, linestyle=":")
         axes.text(
@@ -424,14 +426,14 @@ def precision_recall(
     axes.set_ylabel("precision: infected among those called")
     axes.set_title(fill(title, 55), **theme.TITLE)
     handles = theme.handles_by_label(axes)
-    # Last the one that stands for many.
+    # The entry for many methods comes last.
     ordered = sorted(handles.items(), key=lambda one: one[0].endswith(_OTHERS))
     theme.legend_below(figure, dict(ordered), 2, "AUC and method")
     return figure
 
 
 def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
-    """Return the mean curve of each row: few strong ones, the others grey."""
+    """Return the mean curve of each row: selected methods in colour, others grey."""
     rows = [row for row in rows if row["method"] in curves["methods"]]
     special = _special_lines(rows)
     others = [row for row, line in zip(rows, special, strict=True) if line is None]
@@ -443,7 +445,7 @@ def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
         label = f"{row['metrics']['auc']['mean']:.3f}  {row['title']}"
         style: dict[str, Any]
         if own is not None:
-            # Dashes in front: one sees through them.
+            # Dashed lines in front, so that both lines stay visible.
             order = 3 if own[1] == "-" else 4
             style = {"color": own[0], "linestyle": own[1], "linewidth": 2}
             style |= {"label": label, "zorder": order}
@@ -479,13 +481,13 @@ def differences(rows: Sequence[Plain], note: str) -> Figure | None:
 
 
 def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
-    """Draw infected share against risk, raw and recalibrated, of up to six methods."""
+    """Draw infected share against risk, raw and recalibrated, for up to six methods."""
     diagrams = diagrams[:_MOST_PANELS]
     if not diagrams:
         return None
     columns = 2 if len(diagrams) == 4 else min(3, len(diagrams))
     down = -(-len(diagrams) // columns)
-    # One alone needs room for the legend.
+    # A single panel needs space for the legend.
     side = 4 if columns == 1 else 3
     figure = Figure(
         figsize=(side * columns, (side + 0.2) * down + 0.5),
@@ -505,10 +507,10 @@ def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
 
 
 def _special_lines(rows: Sequence[Plain]) -> list[tuple[str, Any] | None]:
-    """Return colour and dashes of each row; None for one of the many.
+    """Return colour and dashes of each row; None for other methods.
 
-    The rows of one method take theirs in the order of the cells' labels, so that a
-    setting has the same ones in every group of a study.
+    Rows of one method are assigned in the order of cell labels, so that a setting
+    looks the same in every group of a study.
     """
     found: list[tuple[str, Any] | None] = []
     for row in rows:
@@ -543,7 +545,7 @@ def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
             color=theme.INK,
         )
     low, high = axes.get_xlim()
-    # Room for the numbers at the right.
+    # Space for the numbers at the right.
     axes.set_xlim(low, high + 0.3 * (high - low))
     theme.few_ticks(axes.xaxis)
     axes.grid(axis="y", color="#e6e8ea", linewidth=0.6)
@@ -567,12 +569,12 @@ def _diagram(axes: Axes, diagram: Diagram) -> None:
     axes.set_title(fill(diagram.title, 24), fontsize=theme.SMALL, **theme.TITLE)
     if diagram.not_recalibrated is not None:
         note = fill(f"not recalibrated: {diagram.not_recalibrated}", 26)
-        words: dict[str, Any] = {
+        text_style: dict[str, Any] = {
             "va": "top",
             "fontsize": theme.SMALL - 1,
             "color": theme.INK,
         }
-        axes.text(0.02, 0.98, note, transform=axes.transAxes, **words)
+        axes.text(0.02, 0.98, note, transform=axes.transAxes, **text_style)
 
 
 def _gap(row: Plain, reference: str) -> dict[str, Any] | None:

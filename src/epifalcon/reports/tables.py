@@ -1,7 +1,7 @@
-"""The one table type: a caption, column heads and cells, as CSV, Markdown or HTML.
+"""The table type: caption, column heads and cells, as CSV, Markdown or HTML.
 
-Cells of a ``Table`` are text, already formatted. Files with every digit are written
-by ``write_csv`` from raw values.
+Cells of a ``Table`` are formatted text. ``write_csv`` writes raw values with all
+digits.
 """
 
 import csv
@@ -14,7 +14,7 @@ from typing import Any
 from epifalcon import store
 
 _FEW_WORDS = 3
-"""Words of a number with its interval; longer cells are sentences."""
+"""Maximum number of words of a numeric cell; longer cells are text."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def write_csv(
 
 
 def _markdown_cell(text: str) -> str:
-    """Escape what would end the cell."""
+    """Escape characters that would end the cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

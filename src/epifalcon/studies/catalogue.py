@@ -39,19 +39,19 @@ def find_study(name: str) -> Study:
     return _STUDIES[name]
 
 
-def told_studies() -> list[dict[str, Any]]:
-    """Return the entries of ``epifalcon study list --json``, one per study."""
+def study_entries() -> list[dict[str, Any]]:
+    """Return the entries of ``epifalcon study list --json``, scale_name per study."""
     entries = []
     for study in _STUDIES.values():
         scales = {}
-        for one in SCALES:
-            planned = plan_study(study, StudyRequest(scale=one), Path())
-            scales[one] = {
-                "seeds": len(planned.seeds),
-                "first_seed": planned.seeds[0],
-                "runs": planned.runs,
-                "cpu_hours": study.cpu_hours.get(one),
-                "cells": {cell.label: list(cell.methods) for cell in planned.cells},
+        for scale_name in SCALES:
+            study_plan = plan_study(study, StudyRequest(scale=scale_name), Path())
+            scales[scale_name] = {
+                "seeds": len(study_plan.seeds),
+                "first_seed": study_plan.seeds[0],
+                "runs": study_plan.runs,
+                "cpu_hours": study.cpu_hours.get(scale_name),
+                "cells": {cell.label: list(cell.methods) for cell in study_plan.cells},
             }
         entries.append(
             {

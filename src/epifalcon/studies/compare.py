@@ -22,7 +22,7 @@ from epifalcon.studies.study import (
     Study,
     StudyPlan,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -50,21 +50,21 @@ def plan_of(plan: Plan) -> StudyPlan:
         recalibration=True,
         more=_more,
     )
-    words = ["epifalcon", "compare", "--preset", plan.name]
+    arguments = ["epifalcon", "compare", "--preset", plan.name]
     chosen = ALL if list(plan.methods) == names() else ",".join(plan.methods)
-    words += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
+    arguments += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
     if plan.seeds[0]:
-        words += ["--first-seed", str(plan.seeds[0])]
+        arguments += ["--first-seed", str(plan.seeds[0])]
     for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
-        words += [word for one in given for word in (option, str(one))]
-    command = shlex.join([*words, "--out", str(plan.folder)])
+        arguments += [word for one in given for word in (option, str(one))]
+    command = shlex.join([*arguments, "--out", str(plan.folder)])
     return StudyPlan(study, "", plan.seeds, (cell,), {cell.label: plan}, command)
 
 
 def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
     """Return the additional result entries of a comparison."""
-    (cell,) = ran.planned.cells
-    first = next(iter(_measured(ran, rows)), None)
+    (cell,) = ran.study_plan.cells
+    first = next(iter(_finished_results(ran, rows)), None)
     # Methods share the people of a seed, but some may have failed on some seeds.
     shares = {one["seed"]: one["prevalence"] for row in rows for one in row["by_seed"]}
     return {
@@ -77,10 +77,10 @@ def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
     }
 
 
-def _measured(ran: StudyRun, rows: Sequence[Plain]) -> list[MethodResult]:
+def _finished_results(ran: StudyRun, rows: Sequence[Plain]) -> list[MethodResult]:
     """Return the finished runs of ``rows``."""
-    found = [ran.results[row["cell"]][row["method"]] for row in rows]
-    runs = [one for by_seed in found for one in by_seed.values()]
+    by_row = [ran.results[row["cell"]][row["method"]] for row in rows]
+    runs = [one for by_seed in by_row for one in by_seed.values()]
     return [one for one in runs if isinstance(one, MethodResult)]
 
 
@@ -98,12 +98,12 @@ def curves_by_group(
     ran: StudyRun, rows: Sequence[Plain], *, reliability: bool = False
 ) -> dict[str, Any]:
     """Return mean precision curves by group, optionally with reliability sums."""
-    found: dict[str, Any] = {}
+    by_group: dict[str, Any] = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         by_key = _by_key(rows, group)
         curves: dict[str, Any] = {}
         for key, row in by_key.items():
-            runs = _measured(ran, [row])
+            runs = _finished_results(ran, [row])
             # Without infected people there is no curve.
             runs = [one for one in runs if np.isfinite(one.precision).all()]
             if runs:
@@ -112,13 +112,13 @@ def curves_by_group(
                 if reliability:
                     sums = np.sum([one.reliability for one in runs], axis=0)
                     curves[key]["reliability"] = sums.tolist()
-        first = next(iter(_measured(ran, [*by_key.values()])), None)
-        found[group] = {
+        first = next(iter(_finished_results(ran, [*by_key.values()])), None)
+        by_group[group] = {
             "recalls": RECALLS.tolist(),
             "methods": curves,
             "extinction_recall": first and first.metrics["extinction_recall"],
         }
-    return {"curves": found}
+    return {"curves": by_group}
 
 
 def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
@@ -132,13 +132,13 @@ def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
         over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
         of_group = f"{group}: " if group else ""
         ending = f"-{number}" if len(result["curves"]) > 1 else ""
-        intervals = "one seed: no interval, nothing may be claimed"
+        intervals = "one seed: no interval, no conclusion"
         if seeds > 1:
             intervals = (
-                "mean and 95 % intervals over paired seeds, not adjusted for several "
-                "comparisons (the verdict in the tables is, by Holm)"
+                "mean and 95 % interval over paired seeds, not adjusted for multiple "
+                "comparisons (the verdicts in the tables are, by Holm's method)"
             )
-        plots |= drawn(
+        plots |= named_plot(
             f"precision-recall{ending}",
             study_plots.precision_recall(
                 study_plots.method_lines(rows, curves),
@@ -148,8 +148,9 @@ def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
             ),
             f"{of_group}precision against recall on hidden people, {over}. The dotted "
             "line is the recall that would end the epidemic; the precision there is "
-            "DEP. Black is the ceiling, which is not a method.",
-        ) | drawn(
+            "the disease extinction precision (DEP). Black is the ceiling, which is "
+            "not a method.",
+        ) | named_plot(
             f"differences{ending}",
             study_plots.differences(rows, f"{of_group}{over}"),
             f"{of_group}each method's AUC minus that of HGNN and of HBP; {intervals}. "
@@ -165,14 +166,14 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         for row in result["rows"]
         if row["method"] in curves["methods"] and row["kind"] != "ceiling"
     ]
-    # The references first, then the best of the others.
+    # References first, then the other methods by rank.
     rows.sort(key=lambda row: row["method"] not in REFERENCES)
     diagrams = []
     for row in rows:
         sums = curves["methods"][row["method"]]["reliability"]
         by_scaling = dict(zip(SCALINGS, sums, strict=True))
         diagrams.append(study_plots.Diagram(row["title"], by_scaling, row["left_raw"]))
-    return draw_comparison(result) | drawn(
+    return draw_comparison(result) | named_plot(
         "reliability",
         study_plots.reliability(diagrams),
         "Infected share of hidden people against their predicted risk, raw and after "

@@ -36,7 +36,7 @@ from epifalcon.federation.network.site_session import RunRequest
 from epifalcon.federation.nvflare import jobs
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
-from epifalcon.federation.preparation import SiteData, split
+from epifalcon.federation.preparation import SiteData, split_sites
 from epifalcon.federation.settings import SiteRules
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
@@ -83,14 +83,14 @@ def federated_experiment(
     return Experiment.load(preset, [*modes, *overrides, *exact])
 
 
-def order_of(
+def run_request_of(
     method: str, experiment: Experiment, rules: SiteRules, seed: int
 ) -> RunRequest:
-    """Return the order to sites for an experiment, with the assumed disease model."""
+    """Return the run request to sites, with the assumed disease model."""
     chosen = entry(method)
     if not chosen.is_federated:
         raise SettingsError(
-            f"--method {method}: falcon and falcon-field run over sites"
+            f"--method {method}: only falcon and falcon-field run over sites"
         )
     if chosen.trains_in_rounds:
         settings = experiment.prediction
@@ -99,45 +99,48 @@ def order_of(
 
 
 def rehearse(
-    wanted: Rehearsal, folder: Path, progress: Progress = silent
+    rehearsal: Rehearsal, folder: Path, progress: Progress = silent
 ) -> dict[str, Any]:
     """Run the rehearsal in ``folder``, which must be empty; return both results."""
-    experiment, seed = wanted.experiment, wanted.seed
-    order = order_of(wanted.method, experiment, wanted.rules, seed)
-    made = simulation.prepare(RUN, experiment, seed, progress)
-    (epidemic,) = simulation.run_epidemics(experiment, made.traces, seed)
-    parts = split(made.reported(seed, progress), epidemic.labels.known, wanted.sites)
+    experiment, seed = rehearsal.experiment, rehearsal.seed
+    request = run_request_of(rehearsal.method, experiment, rehearsal.rules, seed)
+    city = simulation.prepare(RUN, experiment, seed, progress)
+    (epidemic,) = simulation.run_epidemics(experiment, city.traces, seed)
+    parts = split_sites(
+        city.reported(seed, progress), epidemic.labels.known, rehearsal.sites
+    )
     sites = {f"site-{number:02d}": site for number, site in enumerate(parts, start=1)}
-    over_sites = _federated(order, sites, folder, progress)
-    alone = _in_process(order, sites, folder, progress)
+    over_sites = _federated(request, sites, folder, progress)
+    in_process = _in_process(request, sites, folder, progress)
     summary = over_sites.summary
-    later, later_alone = over_sites.later_seconds, alone.later_seconds
-    scores, scores_alone = over_sites.scores, alone.scores
+    later, in_process_later = over_sites.later_seconds, in_process.later_seconds
+    scores, in_process_scores = over_sites.scores, in_process.scores
     rounds = max(summary["rounds"], 1)
     hidden = epidemic.labels.hidden.open("the rehearsal's result")
     recall = experiment.pathogen.extinction_recall
-    metrics, metrics_alone = (
+    metrics, in_process_metrics = (
         as_plain(evaluate(risk[hidden.person], hidden.infected, recall))
-        for risk in (scores, scores_alone)
+        for risk in (scores, in_process_scores)
     )
     return {
-        "method": order.method,
-        "sites": wanted.sites,
+        "method": request.method,
+        "sites": rehearsal.sites,
         "rounds": summary["rounds"],
-        "people": made.traces.people,
-        "mode": order.mode,
-        "uploads": "rows" if order.rules.sends_rows else "sums",
+        "people": city.traces.people,
+        "mode": request.mode,
+        "uploads": "rows" if request.rules.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
-        "in_process_seconds_per_round": sum(later_alone) / len(later_alone),
+        "in_process_seconds_per_round": sum(in_process_later) / len(in_process_later),
         "fastest_round_seconds": min(later),
-        "in_process_fastest_round_seconds": min(later_alone),
+        "in_process_fastest_round_seconds": min(in_process_later),
         "bytes_per_round": (summary["bytes_sent"] + summary["bytes_received"]) / rounds,
         "site_share": summary["site_seconds"] / max(summary["call_seconds"], 1e-9),
         "max_difference_to_in_process": max(
-            over_sites.difference(alone), float(np.abs(scores - scores_alone).max())
+            over_sites.difference(in_process),
+            float(np.abs(scores - in_process_scores).max()),
         ),
         "metrics": metrics,
-        "in_process_metrics": metrics_alone,
+        "in_process_metrics": in_process_metrics,
         **{name: summary[name] for name in ("best_round", "law") if name in summary},
         "epsilon": summary["epsilon"],
         "troubles": summary["sites"]["troubles"],
@@ -175,7 +178,7 @@ class _Ran:
 
 
 def _federated(
-    order: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
+    request: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
 ) -> _Ran:
     """Run server and sites as separate processes."""
     port, admin_port = free_ports(2)
@@ -190,7 +193,7 @@ def _federated(
     progress("start-up kits", 0, 1)
     kits = provision(deployment, folder / "kits")
     for name, site in sites.items():
-        lay_out_site(kits[name], site, order.seed)
+        write_site(kits[name], site, request.seed)
     progress("start-up kits", 1, 1)
     place = kits["server"] / jobs.RUNS / RUN
     # Divide the cores among the sites: more threads would compete for them.
@@ -200,7 +203,7 @@ def _federated(
         wait_for_port(processes["server"], _START_SECONDS)
         with jobs.connect(kits["admin"], limit=_START_SECONDS) as admin:
             admin.wait_for_sites(len(sites), _START_SECONDS)
-            job = jobs.job_of(RUN, order, RunOptions(scores=True), len(sites))
+            job = jobs.job_of(RUN, request, RunOptions(scores=True), len(sites))
             _wait(admin, admin.submit(job), place, progress)
     path = place / SUMMARY
     if not path.exists():
@@ -211,11 +214,11 @@ def _federated(
     return _Ran(summary, place)
 
 
-def lay_out_site(folder: Path, home: SiteData, seed: int) -> None:
+def write_site(folder: Path, site: SiteData, seed: int) -> None:
     """Write a site's data and policy into its start-up kit, as its owner would."""
     origin = store.Origin.now({}, seed)
-    home.traces.save(folder / "data" / "city", origin)
-    home.known.save(folder / "data" / "known", origin)
+    site.traces.save(folder / "data" / "city", origin)
+    site.known.save(folder / "data" / "known", origin)
     text = f'city = "data/city"\nknown = "data/known"\n{_POLICY}'
     (folder / SITE_FILE).write_text(text)
 
@@ -225,42 +228,42 @@ def _wait(admin: jobs.Admin, job: str, place: Path, progress: Progress) -> None:
     while not (status := admin.job(job)).finished:
         if (place / PROGRESS).exists():
             now = json.loads((place / PROGRESS).read_text())
-            progress("rounds", now["round"], now["rounds"], now["told"])
+            progress("rounds", now["round"], now["rounds"], now["text"])
         if monotonic() > end:
             admin.stop(job)
-            raise EpifalconError(f"no end after {_MOST_SECONDS:g} s: job stopped")
+            raise EpifalconError(f"not finished after {_MOST_SECONDS:g} s: job stopped")
         sleep(_POLL_SECONDS)
     if not status.succeeded and not (place / SUMMARY).exists():
-        raise EpifalconError(f"the job ended as {status.status}")
+        raise EpifalconError(f"the job ended with status {status.status}")
 
 
 def _in_process(
-    order: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
+    request: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
 ) -> _Ran:
     """Run the same server and sites in this process, without a network."""
     place = folder / "in-process"
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         answers = {}
         for name, people in sites.items():
-            lay_out_site(place / name, people, order.seed)
-            site = jobs.site_run(order.method)(SiteFiles(place / name), RUN, name)
-            held.callback(site.close)
+            write_site(place / name, people, request.seed)
+            site = jobs.site_run(request.method)(SiteFiles(place / name), RUN, name)
+            stack.callback(site.close)
             answers[name] = site.answer
-        transport, conduct = InMemoryTransport(answers), RunOptions(scores=True)
-        run = jobs.server_run(order.method)(transport, place / RUN, order, conduct)
+        transport, options = InMemoryTransport(answers), RunOptions(scores=True)
+        run = jobs.server_run(request.method)(transport, place / RUN, request, options)
 
         def report(name: str, done: int, total: int, message: str = "") -> None:
             progress(f"{name} in one process", done, total, message)
 
-        return _Ran(run.go(report), place / RUN)
+        return _Ran(run.run(report), place / RUN)
 
 
-def deal(city: Path, out: Path, sites: int) -> list[Path]:
+def split_city(city: Path, out: Path, sites: int) -> list[Path]:
     """Split the people of a city folder with tests into ``sites`` folders."""
     traces = Traces.load(simulation.city_folder(city))
     known = TestResults.load(city / "known")
     known.require_people_of(traces)
-    parts = split(traces, known, sites)
+    parts = split_sites(traces, known, sites)
     origin = store.Origin.now({}, None)
     with store.new_directory(out) as scratch:
         for number, part in enumerate(parts):

@@ -36,13 +36,13 @@ from epifalcon.attacks.recurrence import (
     recurrence,
     slots_of_set,
 )
-from epifalcon.attacks.upload_recorder import UploadStatistics, read_notes
+from epifalcon.attacks.upload_recorder import UploadStatistics, read_statistics
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.experiments.simulation import make_city
-from epifalcon.federation.checkpoints import spent_figures
+from epifalcon.federation.checkpoints import privacy_spent
 from epifalcon.federation.field.privacy_plan import PRESENCE, TESTS, opening_receipts
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.settings import ViewSettings
@@ -63,8 +63,8 @@ from epifalcon.types import Counts, Floats, Mask
 _UPLOADS = {
     "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
     "energy": ("upload energy", "squared norms over all rounds"),
-    "consistency": ("consistency (EM)", "the row that comes back at all true places"),
-    "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
+    "consistency": ("consistency (EM)", "the row repeated at all true places"),
+    "counts": ("counts", "counts at a place, compared with the people claiming it"),
     "uploads and counts": ("uploads and counts", "consistency and counts together"),
 }
 _CERTAIN = Interval(1.0, 1.0, 1.0)
@@ -93,30 +93,33 @@ def audit(
         return _audit_field(run, seed, shadow_runs, progress)
     if not chosen.trains_in_rounds:
         raise SettingsError(
-            f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
-            "a run of falcon, hgnn or falcon-field"
+            f"{run.folder}: method={run.method!r} has no uploads; audit a run of "
+            "falcon, hgnn or falcon-field"
         )
-    ledger, notes = finished_ledger(run.place), read_notes(run.place)
+    ledger, statistics = finished_ledger(run.place), read_statistics(run.place)
     settings, releases = run.settings, releases_of(run.traces.clock)
-    copies = notes.terms.copies
+    copies = statistics.terms.copies
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, copies)
     other = None
     if plan.mode != "off":
         other = OtherRelations.of(
-            ledger.releases, settings.model, plan.way.exchanged, ledger.budget.delta
+            ledger.releases,
+            settings.model,
+            plan.exchange_rules.exchanged,
+            ledger.budget.delta,
         )
     # Canaries choose among the rounds that the run really had.
-    model = replace(settings.model, rounds=max(1, notes.rounds))
+    model = replace(settings.model, rounds=max(1, statistics.rounds))
     unwatched = replace(settings, view=ViewSettings())
-    spent = spent_figures(settings.privacy.mode, ledger)
+    spent = privacy_spent(settings.privacy.mode, ledger)
     return PrivacyCard(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
-        people=len(notes.people),
-        guarantee=Guarantee(spent=spent, rounds=notes.rounds, other=other),
+        people=len(statistics.people),
+        guarantee=Guarantee(spent=spent, rounds=statistics.rounds, other=other),
         attacks=(
-            *attacks_on(run, notes, seed, progress),
+            *attacks_on(run, statistics, seed, progress),
             *inferences(run, unwatched, shadow_runs, progress),
         ),
         releases=audit_releases(plan, model, seed, progress=progress),
@@ -125,44 +128,48 @@ def audit(
 
 
 def attacks_on(
-    run: FinishedRun, notes: UploadStatistics, seed: int, progress: Progress
+    run: FinishedRun, statistics: UploadStatistics, seed: int, progress: Progress
 ) -> tuple[Attack, ...]:
     """Evaluate all attacks without shadow runs: first on places, then on tests."""
-    claims = upload_attacks.claims_of(notes, run.traces.clock)
+    claims = upload_attacks.claims_of(statistics, run.traces.clock)
     places = ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        learnt=learn_attacks(run.experiment, notes.terms.copies, run.seed, progress),
-        claimed=notes.claimed,
+        parameters=learn_attacks(
+            run.experiment, statistics.terms.copies, run.seed, progress
+        ),
+        claimed=statistics.claimed,
     )
-    true = true_claims(claims, people_of(run.traces, notes.people))
-    tried = [
-        AttackScores(name, what, upload_attacks.ATTACKS[name](notes), title=title)
+    true = true_claims(claims, people_of(run.traces, statistics.people))
+    attack_scores = [
+        AttackScores(name, what, upload_attacks.ATTACKS[name](statistics), title=title)
         for name, (title, what) in _UPLOADS.items()
     ]
-    tried += places.tried(notes)
-    on_places = [judged(attack, claims, true, seed) for attack in tried]
-    return (*on_places, *diagnoses(run, notes, places.likely()))
+    attack_scores += places.attack_scores(statistics)
+    on_places = [
+        evaluate_attack(attack, claims, true, seed) for attack in attack_scores
+    ]
+    return (*on_places, *label_attacks(run, statistics, places.likely()))
 
 
-def diagnoses(
-    run: FinishedRun, notes: UploadStatistics, likely: Floats
+def label_attacks(
+    run: FinishedRun, statistics: UploadStatistics, likely: Floats
 ) -> list[Attack]:
     """Evaluate all attacks that infer who is positive and who was tested.
 
     ``likely`` (claims,) are the probabilities that claims are true. People held back
     for validation are excluded: their tests did not enter the training.
     """
-    guesses = [label_inference.from_gradients(notes)]
-    if notes.terms.statuses:
+    guesses = [label_inference.from_gradients(statistics)]
+    if statistics.terms.statuses:
         # With status input, rows and gradients give log-likelihoods, which are added.
-        rows = label_inference.from_statuses(notes, likely)
+        rows = label_inference.from_statuses(statistics, likely)
         guesses += [rows, label_inference.both(rows, guesses[0])]
     else:
-        guesses.append(label_inference.from_rows(notes))
+        guesses.append(label_inference.from_rows(statistics))
     task = TrainingTask(run.traces, run.known, run.settings, run.seed)
-    held_back = np.isin(notes.people, task.division.held_back)
-    return _rankings(guesses, run.known.status[notes.people], held_back)
+    held_back = np.isin(statistics.people, task.split.held_back)
+    return _rankings(guesses, run.known.status[statistics.people], held_back)
 
 
 def _rankings(
@@ -171,13 +178,13 @@ def _rankings(
     """Evaluate attacks on tests by how they rank people."""
     attacks = []
     for guess in guesses:
-        result = label_inference.judge(guess, status, held_back)
+        result = label_inference.evaluate(guess, status, held_back)
         without = ""
         if people := result.held_back:
             who = "validation person" if people == 1 else "validation people"
             without = f"; without {people} {who}"
-        positive = f"who is positive, in pairs with a negative{without}"
-        tested = f"who was tested, in pairs with an untested{without}"
+        positive = f"positive or negative, in pairs{without}"
+        tested = f"tested or not tested, in pairs{without}"
         attacks += [
             ranking(f"result from {guess.name}", positive, result.positive),
             ranking(f"tested from {guess.name}", tested, result.tested),
@@ -192,8 +199,8 @@ def _audit_field(
     if task.private:
         if not run.ledger.exists():
             raise CorruptFileError(
-                f"{run.ledger}: is missing; it was not written to the end, or changed: "
-                "run it again"
+                f"{run.ledger}: is missing; the run was interrupted or changed: run it "
+                "again"
             )
         ledger = Ledger.open(run.ledger)
     else:
@@ -209,22 +216,22 @@ def _audit_field(
     people = np.sort(chosen).astype(np.int32)
     attacks: list[Attack] = []
     if count:
-        known = ranking("places", "the places that a message is for", _CERTAIN)
+        known = ranking("places", "the places of a message", _CERTAIN)
         known = replace(known, random=0.0)
-        found = [from_messages(sent, people, progress), from_counts(sent, people)]
-        attacks = [known, *_rankings(found, sent.known.status[people])]
+        guesses = [from_messages(sent, people, progress), from_counts(sent, people)]
+        attacks = [known, *_rankings(guesses, sent.known.status[people])]
     return PrivacyCard(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
         people=count,
         guarantee=Guarantee(
-            spent=spent_figures(task.mode, ledger),
-            rounds=len(sent.told),
+            spent=privacy_spent(task.mode, ledger),
+            rounds=len(sent.broadcasts),
             trained=False,
             other=_other_promises(ledger) if task.private else None,
         ),
-        attacks=(*attacks, *inferences(run, task.wishes, shadow_runs, progress)),
+        attacks=(*attacks, *inferences(run, task.settings, shadow_runs, progress)),
         releases=audit_field_releases(sent, seed, progress=progress),
         settings_toml=run.experiment.to_toml(),
     )
@@ -269,7 +276,7 @@ class AttackScores:
 
 @dataclass(frozen=True)
 class AttackParameters:
-    """Attack parameters that an attacker learnt in cities of its own."""
+    """Attack parameters learnt in simulated cities of the attacker."""
 
     passes: tuple[EvidenceWeights, ...]
     sets: RepeatReliability = field(default_factory=RepeatReliability)
@@ -285,7 +292,7 @@ class ClaimedPlaces:
 
     claims: Candidates
     model: MobilityModel
-    learnt: AttackParameters
+    parameters: AttackParameters
     claimed: Counts | None = None
     """(claims,) number of people who claim the place; None if not counted."""
 
@@ -294,28 +301,36 @@ class ClaimedPlaces:
         """The mobility model in the layout that attacks use."""
         return MobilityProfile.of(self.model)
 
-    def likely(self, notes: UploadStatistics | None = None) -> Floats:
-        """Return (claims,) probabilities of claims by the best attack in rehearsal."""
-        if self.learnt.by_sets:
+    def likely(self, statistics: UploadStatistics | None = None) -> Floats:
+        """Return (claims,) probabilities of claims by the best rehearsed attack."""
+        if self.parameters.by_sets:
             slots = slots_of_set(self.claims)
-            hints = None if notes is None else upload_attacks.by_sets(notes, slots)
+            hints = (
+                None
+                if statistics is None
+                else upload_attacks.by_sets(statistics, slots)
+            )
             return self._by_sets(hints)
-        hints = None if notes is None else upload_attacks.combined(notes)
-        return combined(self.claims, self.profile, self.learnt.passes, hints)
+        hints = None if statistics is None else upload_attacks.combined(statistics)
+        return combined(self.claims, self.profile, self.parameters.passes, hints)
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
-        return by_sets(self.claims, self.profile, self.learnt.sets, hints, self.claimed)
+        return by_sets(
+            self.claims, self.profile, self.parameters.sets, hints, self.claimed
+        )
 
-    def tried(self, notes: UploadStatistics | None = None) -> list[AttackScores]:
-        """Return all attacks on places; with ``notes``, also the joint attack."""
+    def attack_scores(
+        self, statistics: UploadStatistics | None = None
+    ) -> list[AttackScores]:
+        """Return all attacks on places; with ``statistics``, also the joint attack."""
         claims, profile = self.claims, self.profile
         visits = profile.log_visits(claims)
         moves = forward_backward(claims, profile)
         often = recurrence(claims).same_hour.astype(float)
-        both = combined(claims, profile, self.learnt.passes)
-        at_this_hour = "the place claimed most at this hour of other days"
-        weighed = "both, weighed on a city of the attacker's own"
-        equal_sets = "moves, slots with equal claims having equal truths"
+        both = combined(claims, profile, self.parameters.passes)
+        at_this_hour = "the place claimed most often at this hour of other days"
+        weighed = "both, weighted by a simulated city of the attacker"
+        equal_sets = "moves, with equal true places in slots with equal claims"
         attacks = [
             AttackScores("moves", "the population's mobility (the paper's)", moves),
             AttackScores("recurrence", at_this_hour, often, visits),
@@ -325,14 +340,14 @@ class ClaimedPlaces:
         if self.claimed is not None:
             usual = np.maximum(visits, _LEAST_LOG)
             score = usual - np.log(np.maximum(self.claimed, 1))
-            what = "how many usually are at a place, of how many who claim it"
+            what = "usual visits of a place, compared with the people claiming it"
             attacks.insert(0, AttackScores("claimants", what, score))
-        if notes is not None:
+        if statistics is not None:
             by_places = (
-                "moves by sets" if self.learnt.by_sets else "moves and recurrence"
+                "moves by sets" if self.parameters.by_sets else "moves and recurrence"
             )
             what, title = f"uploads, counts, {by_places}", "everything together"
-            score = self.likely(notes)
+            score = self.likely(statistics)
             attacks.append(AttackScores("everything", what, score, title=title))
         return attacks
 
@@ -360,7 +375,7 @@ def learn_attacks(
 def rehearse(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
 ) -> ShadowCity:
-    """Simulate a city of the attacker's own, with pseudo traces as in the run.
+    """Simulate a city for the attacker, with pseudo traces as in the run.
 
     It has as many people as the run's city, at most 2,000, since the distinctness of
     a trace depends on the population size; 500 people are attacked. It has no cases.
@@ -387,15 +402,17 @@ def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
     return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
 
 
-def judged(tried: AttackScores, claims: Candidates, true: Mask, seed: int) -> Attack:
+def evaluate_attack(
+    attack_scores: AttackScores, claims: Candidates, true: Mask, seed: int
+) -> Attack:
     """Evaluate an attack; ``true`` (claims,) marks the true claims."""
-    guess = name_best(claims, tried.score, tried.then)
+    guess = name_best(claims, attack_scores.score, attack_scores.then)
     verdict = localisation_error(guess, claims, true)
-    interval = verdict.interval(Streams(seed).numpy(f"audit {tried.name}"))
+    interval = verdict.interval(Streams(seed).numpy(f"audit {attack_scores.name}"))
     return Attack(
-        name=tried.name,
-        title=tried.title or tried.name,
-        what=tried.what,
+        name=attack_scores.name,
+        title=attack_scores.title or attack_scores.name,
+        what=attack_scores.what,
         error=interval.estimate,
         low=interval.low,
         high=interval.high,

@@ -14,9 +14,9 @@ EVERYBODYS: Final = ("region.macro_cases=all", "region.cases.measure=count")
 TRUE_FACTORS: Final = "hbp-true-factors"
 """Upper bound in scenarios with region-specific transmission."""
 OTHER_DATA: Final = (
-    "The paper's figures are of its own 15,738 people, whatever stands beside them"
+    "The paper's values are for its own 15,738 people, not for the people of the row"
 )
-EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
+EPSILON: Final = Column("epsilon_person", "epsilon per person", in_terminal=False)
 """True epsilon per person of methods that add noise to uploads."""
 SARS: Final[Mapping[Scale, Cell]] = {
     "hamlet": Cell(preset="hamlet"),
@@ -38,4 +38,4 @@ def all_methods() -> tuple[str, ...]:
 
 def printed(rows: Mapping[str, Row]) -> dict[str, dict[str, float]]:
     """Return the values printed in the paper, by registered method and metric."""
-    return {name.replace("_", "-"): row.figures for name, row in rows.items()}
+    return {name.replace("_", "-"): row.values for name, row in rows.items()}

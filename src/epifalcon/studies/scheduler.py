@@ -31,7 +31,7 @@ from epifalcon.experiments.run_folder import (
     MethodFailure,
     MethodResult,
     RunInputs,
-    begin,
+    create_run_folder,
 )
 from epifalcon.experiments.simulation import (
     CityInputs,
@@ -39,7 +39,7 @@ from epifalcon.experiments.simulation import (
     prepare,
     run_epidemics,
 )
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.studies.study import (
@@ -47,7 +47,7 @@ from epifalcon.studies.study import (
     FollowUp,
     Plan,
     StudyPlan,
-    begun_with,
+    comparison_manifest,
     source_sha256,
 )
 from epifalcon.studies.worker_pool import (
@@ -60,7 +60,7 @@ from epifalcon.studies.worker_pool import (
 
 _log = logging.getLogger(__name__)
 _BASE_MB, _BYTES_PER_VISIT = 500, 1200
-"""Memory estimate of a method without measurements: the largest seen in trials."""
+"""Memory estimate of a method without measurements: the largest one measured."""
 _MARGIN = 1.2
 """Safety factor on memory measured in earlier runs."""
 _FOLLOW_UP_MB = 2500.0
@@ -133,7 +133,7 @@ class StudyTask:
 class StudyRun:
     """Results of all runs of a study, including failures."""
 
-    planned: StudyPlan
+    study_plan: StudyPlan
     results: Mapping[str, Results]
     """Results by cell label."""
 
@@ -144,7 +144,7 @@ class StudyRun:
         if cell.then is None:
             return None
         result = StudyTask(
-            self.planned.plans[cell.label], seed, method, cell.then
+            self.study_plan.plans[cell.label], seed, method, cell.then
         ).result
         return None if isinstance(result, MethodResult) else result
 
@@ -152,8 +152,8 @@ class StudyRun:
     def cpu_hours(self) -> float:
         """CPU hours of all runs and follow-ups, each counted once."""
         spent: dict[Path, float] = {}
-        for cell, method, seed in _runs(self.planned):
-            place = self.planned.plans[cell.label].place(seed, method)
+        for cell, method, seed in _runs(self.study_plan):
+            place = self.study_plan.plans[cell.label].place(seed, method)
             run = self.results[cell.label][method][seed]
             if isinstance(run, MethodResult):
                 spent[place] = run.cpu_seconds or run.seconds
@@ -164,7 +164,7 @@ class StudyRun:
 
 
 def run_study(
-    planned: StudyPlan,
+    study_plan: StudyPlan,
     workers: WorkerOptions,
     progress: Progress,
     *,
@@ -175,27 +175,27 @@ def run_study(
     With ``raise_errors``, errors of preparation are raised; without, they are failed
     rows. ``KeyboardInterrupt`` terminates all workers and leaves finished results.
     """
-    plans = planned.comparisons
+    plans = study_plan.comparisons
     runs = run_comparisons(plans, workers, progress, raise_errors=raise_errors)
     by_folder = {plan.folder: run for plan, run in zip(plans, runs, strict=True)}
     results = {
-        cell.label: by_folder[planned.plans[cell.label].folder]
-        for cell in planned.cells
+        cell.label: by_folder[study_plan.plans[cell.label].folder]
+        for cell in study_plan.cells
     }
     tasks: dict[Path, StudyTask] = {}
-    for cell, method, seed in _runs(planned):
+    for cell, method, seed in _runs(study_plan):
         if cell.then and isinstance(results[cell.label][method][seed], MethodResult):
-            task = StudyTask(planned.plans[cell.label], seed, method, cell.then)
+            task = StudyTask(study_plan.plans[cell.label], seed, method, cell.then)
             tasks.setdefault(task.place, task)
     run_follow_ups(list(tasks.values()), workers, progress)
-    return StudyRun(planned, results)
+    return StudyRun(study_plan, results)
 
 
-def _runs(planned: StudyPlan) -> Iterator[tuple[Cell, str, int]]:
+def _runs(study_plan: StudyPlan) -> Iterator[tuple[Cell, str, int]]:
     """Yield every (cell, method, seed), ordered by seed."""
-    for seed in planned.seeds:
-        for cell in planned.cells:
-            if seed in planned.plans[cell.label].seeds:
+    for seed in study_plan.seeds:
+        for cell in study_plan.cells:
+            if seed in study_plan.plans[cell.label].seeds:
                 for method in cell.methods:
                     yield cell, method, seed
 
@@ -223,19 +223,19 @@ def run_comparisons(
     simulated meanwhile. Failures are returned as results; with ``raise_errors``,
     errors while preparing a comparison are raised.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
         failed: dict[Path, MethodFailure] = {}
         for done, plan in enumerate(plans):
             progress("cities", done, len(plans))
             try:
-                scheduler.open(plan, held)
+                scheduler.open(plan, locks)
             except (EpifalconError, MemoryError) as error:
                 if raise_errors or isinstance(error, WriteError):
                     raise
                 remedy = ""
                 if isinstance(error, CorruptFileError):
-                    remedy = f"; delete {plan.folder} to measure it again"
+                    remedy = f"; delete {plan.folder} to run it again"
                 failed[plan.folder] = MethodFailure(_reason(error) + remedy)
         progress("cities", len(plans), len(plans))
         scheduler.run(scheduler.batches(), progress)
@@ -249,7 +249,7 @@ class Simulations:
         self._cities: dict[str, CityInputs] = {}
         self._epidemics: dict[str, Epidemic] = {}
 
-    def begun(self, plan: Plan, seed: int, threads: int) -> RunInputs:
+    def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
         settings = {"city": as_plain(experiment.city), "seed": seed}
@@ -267,7 +267,7 @@ class Simulations:
             _put(self._epidemics, outbreak, epidemic, _EPIDEMICS)
         if not len(epidemic.labels.hidden):
             raise DataError(
-                "everybody is tested and nobody hidden: there is nobody to compare by"
+                "everybody is tested: there are no hidden people to compare methods on"
             )
         origin = store.Origin.now(as_plain(experiment), seed)
         prepared = replace(
@@ -284,16 +284,16 @@ def _put(cache: dict[str, Any], key: str, value: object, limit: int) -> None:
         del cache[next(iter(cache))]
 
 
-def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
+def create_comparison(plan: Plan, threads: int, simulations: Simulations) -> int:
     """Create the comparison's folder with its first run; return threads per worker.
 
     The number of threads changes rounding, so the number stored at creation is reused.
     The first run is simulated before the folder is created: a failure leaves no folder.
     Damaged inputs of existing runs are simulated again from settings and seed.
     """
-    manifest = begun_with(plan.folder)
+    manifest = comparison_manifest(plan.folder)
     if manifest is None:
-        made = simulated.begun(plan, plan.seeds[0], threads)
+        inputs = simulations.inputs(plan, plan.seeds[0], threads)
         origin = store.Origin.now(as_plain(plan.experiment), None)
         meta = {
             "name": plan.name,
@@ -305,35 +305,35 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
             text = plan.experiment.to_toml()
             (scratch / SETTINGS).write_text(text, encoding="utf-8")
             store.write_manifest(scratch, COMPARISON, meta=meta, origin=origin)
-        begin(made)
+        create_run_folder(inputs)
         return threads
     threads = int(manifest["meta"]["threads"])
     for seed in plan.seeds:
-        if not is_begun(plan, seed):
+        if not has_inputs(plan, seed):
             continue
         try:
             store.verify(plan.run_folder(seed))
         except CorruptFileError as error:
-            _log.warning("%s; made again", error)
-            _remake(simulated.begun(plan, seed, threads))
+            _log.warning("%s; simulated again", error)
+            _replace_inputs(simulations.inputs(plan, seed, threads))
     return threads
 
 
-def _remake(made: RunInputs) -> None:
+def _replace_inputs(inputs: RunInputs) -> None:
     """Replace the damaged inputs of a run; the results of its methods stay."""
-    folder, methods = made.folder, made.folder / METHODS
+    folder, methods = inputs.folder, inputs.folder / METHODS
     backup = folder.with_name(f".{folder.name}.{METHODS}")
     with store.writing(folder, backup):
         if methods.is_dir():
             methods.rename(backup)
         shutil.rmtree(folder)
-    begin(made)
+    create_run_folder(inputs)
     with store.writing(folder, backup):
         if backup.is_dir():
             backup.rename(methods)
 
 
-def is_begun(plan: Plan, seed: int) -> bool:
+def has_inputs(plan: Plan, seed: int) -> bool:
     """Return True if the comparison's folder has the inputs of the run of ``seed``."""
     return (plan.run_folder(seed) / store.MANIFEST).is_file()
 
@@ -348,7 +348,7 @@ class Scheduler:
         """Threads per worker by folder, as stored when the comparison was created."""
         self._tasks: dict[str, StudyTask] = {}
         """Tasks by job name."""
-        self._ended: set[str] = set()
+        self._finished: set[str] = set()
         self._exclusive: set[str] = set()
         """Jobs that were killed in an earlier attempt; each runs without other jobs."""
         self._lost: dict[tuple[Path, int], MethodFailure] = {}
@@ -359,12 +359,12 @@ class Scheduler:
         """Duration of the latest process, by city size and method."""
         self._simulations = Simulations()
 
-    def open(self, plan: Plan, held: contextlib.ExitStack) -> None:
-        """Lock the folder of ``plan`` until ``held`` closes and add its tasks."""
-        held.enter_context(alone(plan.folder))
-        threads = begin_folder(plan, self._workers.threads, self._simulations)
+    def open(self, plan: Plan, locks: contextlib.ExitStack) -> None:
+        """Lock the folder of ``plan`` until ``locks`` closes and add its tasks."""
+        locks.enter_context(lock_folder(plan.folder))
+        threads = create_comparison(plan, self._workers.threads, self._simulations)
         for seed in plan.seeds:
-            held.enter_context(alone(plan.run_folder(seed)))
+            locks.enter_context(lock_folder(plan.run_folder(seed)))
         self._plans.append(plan)
         self._threads[plan.folder] = threads
         for seed in plan.seeds:
@@ -379,17 +379,17 @@ class Scheduler:
     def add(self, task: StudyTask) -> None:
         """Add the task unless its result, or a failure not to be retried, is stored."""
         if task.name in self._tasks:
-            raise DataError(f"two comparisons are called {task.plan.label!r}")
+            raise DataError(f"two comparisons have the label {task.plan.label!r}")
         place, failed = task.place, MethodFailure.load(task.place)
         if task.then:
             done = FollowUpResult.load(place) is not None
-        elif done := (measured := MethodResult.sound(place)) is not None:
-            if measured.source_sha256 != task.source_sha256:
+        elif done := (result := MethodResult.sound(place)) is not None:
+            if result.source_sha256 != task.source_sha256:
                 raise SettingsError(
-                    f"{place}: made by another version of the file that registers "
+                    f"{place}: created by another version of the file that registers "
                     f"{task.method}; delete this folder to run it again"
                 )
-            self._learn(task, measured)
+            self._learn(task, result)
         if done:
             return
         if failed is not None:
@@ -408,26 +408,28 @@ class Scheduler:
             self.report(progress, running)
 
         at_once = self._workers.at_once
-        for ended in run_jobs(batches, at_once, self.needed_mb, watch, self.priority):
-            self.note(ended)
+        for worker_exit in run_jobs(
+            batches, at_once, self.needed_mb, watch, self.priority
+        ):
+            self.note(worker_exit)
 
     def batches(self) -> Iterator[list[Job]]:
         """Yield jobs of existing runs, then simulate missing runs and yield theirs."""
-        ready = [task for task in self.due if is_begun(task.plan, task.seed)]
+        ready = [task for task in self.due if has_inputs(task.plan, task.seed)]
         yield [task.job(self._threads[task.plan.folder]) for task in ready]
         runs = [(seed, plan) for plan in self._plans for seed in plan.seeds]
         for seed, plan in sorted(runs, key=lambda run: run[0]):
-            if is_begun(plan, seed):
+            if has_inputs(plan, seed):
                 continue
             threads = self._threads[plan.folder]
             tasks = [job for job in self.due if job.plan is plan and job.seed == seed]
             try:
-                begin(self._simulations.begun(plan, seed, threads))
+                create_run_folder(self._simulations.inputs(plan, seed, threads))
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
                 self._lost[plan.folder, seed] = MethodFailure(_reason(error))
-                self._ended |= {task.name for task in tasks}
+                self._finished |= {task.name for task in tasks}
             else:
                 yield [task.job(threads) for task in tasks]
         # Free the memory of simulations for the workers.
@@ -449,26 +451,26 @@ class Scheduler:
             return _MARGIN * self._peak_mb[task.kind]
         return _BASE_MB + task.kind[0] * _BYTES_PER_VISIT / 2**20
 
-    def note(self, ended: WorkerExit) -> None:
+    def note(self, worker_exit: WorkerExit) -> None:
         """Record how a worker ended; store a failure if it stored nothing itself."""
-        self._ended.add(ended.job.name)
-        task = self._tasks[ended.job.name]
-        self._seconds[task.kind] = ended.seconds
+        self._finished.add(worker_exit.job.name)
+        task = self._tasks[worker_exit.job.name]
+        self._seconds[task.kind] = worker_exit.seconds
         if isinstance(result := task.result, MethodResult):
             self._learn(task, result)
-        if ended.code == WriteError.exit_code:
-            raise WriteError(ended.last_line)
+        if worker_exit.code == WriteError.exit_code:
+            raise WriteError(worker_exit.last_line)
         if isinstance(result, MethodFailure) and MethodFailure.load(task.place) is None:
-            killed, source = ended.code < 0, task.source_sha256
-            MethodFailure(ended.reason, ended.output, source, killed=killed).save(
-                task.place
-            )
+            killed, source = worker_exit.code < 0, task.source_sha256
+            MethodFailure(
+                worker_exit.reason, worker_exit.output, source, killed=killed
+            ).save(task.place)
 
-    def _learn(self, task: StudyTask, measured: MethodResult) -> None:
-        peak = max(measured.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
+    def _learn(self, task: StudyTask, result: MethodResult) -> None:
+        peak = max(result.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
         if peak:
             self._peak_mb[task.kind] = peak
-        self._seconds.setdefault(task.kind, measured.seconds)
+        self._seconds.setdefault(task.kind, result.seconds)
 
     def results(self, plan: Plan, failed: MethodFailure | None = None) -> Results:
         """Return the results of ``plan``; all are ``failed`` if that is given."""
@@ -490,13 +492,13 @@ class Scheduler:
         analyses = any(task.then for task in self.due)
         name = "attacks and sizes" if analyses else "methods and seeds"
         # Methods put their own name before their steps, as in "gcn: steps".
-        words = [
+        messages = [
             f"{worker.job.name} {worker.progress.rpartition(': ')[2]}".rstrip()
             for worker in running[:_SHOWN]
         ]
         if len(running) > _SHOWN:
-            words.append(f"{len(running) - _SHOWN} more")
-        progress(name, len(self._ended), len(self._tasks), "; ".join(words))
+            messages.append(f"{len(running) - _SHOWN} more")
+        progress(name, len(self._finished), len(self._tasks), "; ".join(messages))
 
 
 def _reason(error: Exception) -> str:

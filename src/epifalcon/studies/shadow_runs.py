@@ -68,12 +68,12 @@ def run_shadows(
     context = Context() if context is None else context
     known.require_people_of(traces)
     if entry(method).is_ceiling:
-        raise SettingsError(f"{method} is given the truth: nothing to attack")
+        raise SettingsError(f"{method} uses the ground truth: nothing to attack")
     person = np.flatnonzero(known.tested).astype(np.int32)
     if len(person) < 4:
         raise DataError(f"{len(person)} people were tested: too few to attack")
-    made = method_class(method)
-    own = made.settings_type() if settings is None else settings
+    estimator = method_class(method)
+    own = estimator.settings_type() if settings is None else settings
     identity = {
         "method": method,
         "settings": as_plain(own),
@@ -92,7 +92,7 @@ def run_shadows(
         place = folder / f"run-{number:03d}"
         if not place.is_dir():
             quiet = replace(context, progress=silent, folder=None)
-            fitted = made(settings, seed=run_seed)
+            fitted = estimator(settings, seed=run_seed)
             fitted.fit(traces, known.of_people(inside), quiet)
             risk = fitted.predict_proba()
             arrays = {"risk": risk[person], "included": inside[person]}
@@ -140,7 +140,7 @@ def inferences(
         test_errors=experiment.labels.test_errors,
         progress=progress,
     )
-    made = run_shadows(
+    shadow_runs = run_shadows(
         run.place / "shadows",
         run.traces,
         run.known,
@@ -150,20 +150,20 @@ def inferences(
         context=context,
         seed=run.seed,
     )
-    found = membership.infer(made.shadows, made.infected)
+    inferred = membership.infer(shadow_runs.shadows, shadow_runs.infected)
     attacks = []
-    for name, what, figures in (
-        ("membership from risks", "whose test was learnt from", found.membership),
-        ("result from risks", "a tested person's result", found.result),
+    for name, what, summary in (
+        ("membership from risks", "whose test was used", inferred.membership),
+        ("result from risks", "a tested person's result", inferred.result),
         (
             "result from others' risks",
-            "the same where the own test was left out: what others' tests tell",
-            found.result_without,
+            "the same without the own test: what others' tests reveal",
+            inferred.result_without,
         ),
     ):
-        auc = figures.auc
+        auc = summary.auc
         attack = ranking(name, what, Interval(auc.mean, auc.low, auc.high))
-        attacks.append(replace(attack, tpr_at_1_percent=figures.tpr.mean))
+        attacks.append(replace(attack, tpr_at_1_percent=summary.tpr.mean))
     return attacks
 
 

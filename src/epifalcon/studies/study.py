@@ -67,7 +67,7 @@ class Cell:
     """Cells of one group share a table. Rows compared with the same reference share one
     Holm adjustment."""
     facts: Plain = field(default_factory=dict)
-    """Values that identify the cell, by name: used as plot axes and CSV columns."""
+    """Values that identify the cell, by name; used as plot axes and CSV columns."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Titles by method, instead of the registered ones."""
     against: tuple[Reference, ...] = ()
@@ -89,7 +89,7 @@ class Column:
     key: str
     title: str
     digits: int = 3
-    on_screen: bool = True
+    in_terminal: bool = True
     """True if the column is also shown in the terminal."""
 
 
@@ -101,7 +101,9 @@ class StudyPlot:
     caption: str
 
 
-def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, StudyPlot]:
+def named_plot(
+    name: str, figure: "Figure | None", caption: str
+) -> dict[str, StudyPlot]:
     """Return ``{name: plot}``; empty if there is no figure."""
     return {} if figure is None else {name: StudyPlot(figure, caption)}
 
@@ -122,7 +124,7 @@ class Study:
     metrics: tuple[str, ...] = ("dep", "auc", "f1", "accuracy", "bep")
     """Metrics of tables and comparisons, in this order; default: those of the paper."""
     columns: tuple[Column, ...] = ()
-    words: Mapping[str, str] = field(default_factory=dict)
+    glossary: Mapping[str, str] = field(default_factory=dict)
     """Glossary entries for terms that only this study uses."""
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
     """Default number of seeds."""
@@ -214,33 +216,33 @@ class StudyPlan:
         )
 
 
-def plan_study(study: Study, asked: StudyRequest, work: Path) -> StudyPlan:
-    """Plan the part of ``study`` requested by ``asked``; write nothing."""
-    count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
+def plan_study(study: Study, request: StudyRequest, work: Path) -> StudyPlan:
+    """Plan the part of ``study`` requested by ``request``; write nothing."""
+    count = study.seeds[request.scale] if request.seeds is None else request.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
-    cells = _requested(study, asked)
+    cells = _requested(study, request)
     plans: dict[str, Plan] = {}
     by_folder: dict[Path, Plan] = {}
     for cell in cells:
-        made = _plan(cell, seeds[: cell.most_seeds], work)
-        same = by_folder.get(made.folder)
+        plan = _plan(cell, seeds[: cell.most_seeds], work)
+        same = by_folder.get(plan.folder)
         if same is not None:
-            methods = tuple(dict.fromkeys((*same.methods, *made.methods)))
-            seeds_of_both = max(same.seeds, made.seeds, key=len)
-            made = replace(same, methods=methods, seeds=seeds_of_both)
-        by_folder[made.folder] = made
-        plans[cell.label] = made
+            methods = tuple(dict.fromkeys((*same.methods, *plan.methods)))
+            seeds_of_both = max(same.seeds, plan.seeds, key=len)
+            plan = replace(same, methods=methods, seeds=seeds_of_both)
+        by_folder[plan.folder] = plan
+        plans[cell.label] = plan
     plans = {label: by_folder[plan.folder] for label, plan in plans.items()}
     # A cell may have fewer seeds than requested.
     seeds = max((plan.seeds for plan in plans.values()), key=len, default=seeds)
-    words = ["epifalcon", "study", "run", study.name, "--scale", asked.scale]
-    words += ["--seeds", str(len(seeds))]
-    if asked.methods:
-        words += ["--methods", ",".join(asked.methods)]
-    for label in asked.cells:
-        words += ["--cell", label]
-    command, partial = shlex.join(words), bool(asked.methods or asked.cells)
-    return StudyPlan(study, asked.scale, seeds, tuple(cells), plans, command, partial)
+    arguments = ["epifalcon", "study", "run", study.name, "--scale", request.scale]
+    arguments += ["--seeds", str(len(seeds))]
+    if request.methods:
+        arguments += ["--methods", ",".join(request.methods)]
+    for label in request.cells:
+        arguments += ["--cell", label]
+    command, partial = shlex.join(arguments), bool(request.methods or request.cells)
+    return StudyPlan(study, request.scale, seeds, tuple(cells), plans, command, partial)
 
 
 def _requested(study: Study, request: StudyRequest) -> list[Cell]:
@@ -302,7 +304,7 @@ def plan_comparison(
     whole(1, seeds=seeds)
     whole(0, first_seed=first_seed)
     chosen = method_names(methods)
-    manifest = begun_with(folder)
+    manifest = comparison_manifest(folder)
     name = preset or DEFAULT_PRESET
     stored = manifest is not None and preset is None
     experiment = Experiment.load(
@@ -317,16 +319,18 @@ def plan_comparison(
 
 def method_names(text: str) -> tuple[str, ...]:
     """Parse comma-separated method names without duplicates; ``all`` means all."""
-    found: list[str] = []
+    methods: list[str] = []
     for word in (word.strip() for word in text.split(",")):
         if word:
-            found += names() if word == ALL else [entry(word).name]
-    if not found:
-        raise SettingsError("--methods names no method: all, or names between commas")
-    return tuple(dict.fromkeys(found))
+            methods += names() if word == ALL else [entry(word).name]
+    if not methods:
+        raise SettingsError(
+            "--methods names no method: give all, or names separated by commas"
+        )
+    return tuple(dict.fromkeys(methods))
 
 
-def begun_with(folder: Path) -> dict[str, Any] | None:
+def comparison_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of the comparison in ``folder``; None if there is none."""
     manifest = store.occupant(folder, COMPARISON)
     return None if manifest is None else store.verify(folder)

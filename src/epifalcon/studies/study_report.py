@@ -27,7 +27,7 @@ _KIND: Final = "study"
 """Kind of a finished study in its manifest."""
 _TABLE: Final = "table"
 """Name of the files with the result: ``table.json`` and others."""
-_FIGURES: Final = "figures"
+_PLOTS: Final = "figures"
 _PICTURES: Final = "pictures"
 """In ``table.json``: caption and width of each plot by its name."""
 REPORT: Final = "report.html"
@@ -36,8 +36,8 @@ _MOST_LABELS = 4
 """Maximum number of cell labels in a row of the table of towns."""
 
 
-def require_free(out: Path, planned: StudyPlan) -> None:
-    """Raise ``WriteError`` if ``keep_study`` could not write to ``out``."""
+def require_free(out: Path, study_plan: StudyPlan) -> None:
+    """Raise ``WriteError`` if ``write_study`` could not write to ``out``."""
     manifest = store.occupant(out, _KIND)
     if manifest is None:
         # Test writing to the parent folder; the trial file is removed.
@@ -45,13 +45,13 @@ def require_free(out: Path, planned: StudyPlan) -> None:
         with store.writing(out, trial), store.parents_of(trial / "file"):
             return
     meta = manifest["meta"]
-    if (meta["study"], meta["scale"]) != (planned.study.name, planned.scale):
+    if (meta["study"], meta["scale"]) != (study_plan.study.name, study_plan.scale):
         raise WriteError(
             f"{out}: holds study {meta['study']} at scale {meta['scale']}, not "
-            f"{planned.study.name} at {planned.scale}; choose another folder"
+            f"{study_plan.study.name} at {study_plan.scale}; choose another folder"
         )
-    if planned.scale == "full":
-        _refuse_fewer_seeds(out, len(planned.seeds))
+    if study_plan.scale == "full":
+        _refuse_fewer_seeds(out, len(study_plan.seeds))
     store.refuse_occupied(out, overwrite=True)
 
 
@@ -64,61 +64,61 @@ def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
         stored = len(json.loads(text)["seeds"])
     if seeds < stored:
         raise WriteError(
-            f"{out}: holds {stored} seeds, {seeds} are asked for; choose another "
+            f"{out}: holds {stored} seeds, but {seeds} were requested; choose another "
             f"folder with --out, or --seeds {stored}"
         )
 
 
-def keep_study(out: Path, planned: StudyPlan, result: Plain) -> None:
+def write_study(out: Path, study_plan: StudyPlan, result: Plain) -> None:
     """Write every file of the study into ``out``, atomically."""
-    require_free(out, planned)
-    study = planned.study
-    meta = {"study": study.name, "scale": planned.scale, "title": study.title}
+    require_free(out, study_plan)
+    study = study_plan.study
+    meta = {"study": study.name, "scale": study_plan.scale, "title": study.title}
     settings = {
-        cell.label: as_plain(planned.plans[cell.label].experiment)
-        for cell in planned.cells
+        cell.label: as_plain(study_plan.plans[cell.label].experiment)
+        for cell in study_plan.cells
     }
     origin = store.Origin.now(settings, None)
     with store.new_directory(out, overwrite=True) as scratch:
-        write_files(scratch, planned, result)
+        write_files(scratch, study_plan, result)
         store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
 
 
-def write_files(folder: Path, planned: StudyPlan, result: Plain) -> None:
+def write_files(folder: Path, study_plan: StudyPlan, result: Plain) -> None:
     """Write plots, tables and page of the study into ``folder``, the JSON last."""
-    study = planned.study
-    pictures = _draw(folder / _FIGURES, study, result)
+    study = study_plan.study
+    pictures = _draw(folder / _PLOTS, study, result)
     captions = {
         one.path.stem: {"caption": one.caption, "wide": one.wide} for one in pictures
     }
-    said = study_tables.findings(result)
-    stored = {**result, "reading": said, _PICTURES: captions}
+    sentences = study_tables.findings(result)
+    stored = {**result, "reading": sentences, _PICTURES: captions}
     for name, text in {
         f"{_TABLE}.csv": study_tables.as_csv(study, result),
-        f"{_TABLE}.md": study_tables.as_markdown(study, result, said),
+        f"{_TABLE}.md": study_tables.as_markdown(study, result, sentences),
         "command.txt": _command(result),
-        REPORT: _page(planned, result, pictures).to_html(),
+        REPORT: _page(study_plan, result, pictures).to_html(),
         f"{_TABLE}.json": json_text(stored, indent=1) + "\n",
     }.items():
         store.replace_text(folder / name, text)
 
 
-def keep_comparison(planned: StudyPlan, result: Plain) -> Path:
+def write_comparison(study_plan: StudyPlan, result: Plain) -> Path:
     """Write the files of a comparison if its result changed; return its page."""
-    (plan,) = planned.comparisons
+    (plan,) = study_plan.comparisons
     stored = plan.folder / f"{_TABLE}.json"
     with store.writing(plan.folder):
         before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
         # Findings and captions follow the result in the file.
         if not before.startswith(json_text(result, indent=1)[:-2]):
             stored.unlink(missing_ok=True)
-            write_files(plan.folder, planned, result)
+            write_files(plan.folder, study_plan, result)
     return plan.folder / REPORT
 
 
 def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
     """Return the results of finished studies by folder, with verified checksums."""
-    found = {}
+    studies = {}
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not (place / f"{_TABLE}.json").is_file():
             continue
@@ -130,35 +130,35 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
             continue
         store.verify(place)
         text = (place / f"{_TABLE}.json").read_text(encoding="utf-8")
-        found[place] = json.loads(text)
-    return found
+        studies[place] = json.loads(text)
+    return studies
 
 
 def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
     """Write the page of all studies in ``results``; return a summary of each."""
     order = study_names()
-    found = [
+    studies = [
         (place, result)
         for place, result in finished_studies(results).items()
         if result["study"] in order
     ]
-    if not found:
+    if not studies:
         raise DataError(
-            f"{results}: holds no finished study; make one with: epifalcon study run "
-            "NAME, or name the folder that has some: --results runs/studies"
+            f"{results}: holds no finished study; run one with: epifalcon study run "
+            "NAME, or give another folder, as in --results runs/studies"
         )
     if out.is_dir():
         raise WriteError(f"{out}: is a folder, expected a file to write")
     if out.is_file() and f"<!-- {_MARKER} -->" not in out.read_text(
         encoding="utf-8", errors="replace"
     ):
-        raise WriteError(f"{out}: is no page of studies; choose another file")
-    found.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
+        raise WriteError(f"{out}: is not a page of studies; choose another file")
+    studies.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
     page = Page(
         title="epifalcon: studies",
-        lead="Findings, first table and figures of each finished study. All tables are "
-        "on the page of each.",
-        sections=[_study_section(*one, out) for one in found],
+        lead="Findings, first table and plots of each finished study. The page of each "
+        "study has all tables.",
+        sections=[_study_section(*one, out) for one in studies],
         marker=_MARKER,
     )
     with store.writing(out, out.with_name(f".{out.name}.partial")):
@@ -173,7 +173,7 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
             "cpu_hours": result["cpu_hours"],
             "report": str(place / REPORT),
         }
-        for place, result in found
+        for place, result in studies
     ]
 
 
@@ -181,9 +181,9 @@ def _study_section(place: Path, result: Plain, out: Path) -> Section:
     """Return findings, the first table and every plot of a study."""
     study = find_study(result["study"])
     link = os.path.relpath(place / REPORT, out.parent)
-    parts: list[Part] = [Link("All tables of this study", link), *_said(result)]
-    parts += study_tables.figure_tables(study, result)[:1]
-    for path in sorted((place / _FIGURES).glob("*.png")):
+    parts: list[Part] = [Link("All tables of this study", link), *_findings(result)]
+    parts += study_tables.metric_tables(study, result)[:1]
+    for path in sorted((place / _PLOTS).glob("*.png")):
         shown = result.get(_PICTURES, {}).get(path.stem, {})
         name = f"{study.title}, {result['scale']}: {path.stem.replace('-', ' ')}"
         wide = shown.get("wide", False)
@@ -191,9 +191,9 @@ def _study_section(place: Path, result: Plain, out: Path) -> Section:
     return Section(study_tables.headline(result), parts, study_tables.lead(result))
 
 
-def _said(result: Plain) -> list[Text]:
-    said = study_tables.findings(result)
-    return [Text(said, "findings")] if said else []
+def _findings(result: Plain) -> list[Text]:
+    sentences = study_tables.findings(result)
+    return [Text(sentences, "findings")] if sentences else []
 
 
 def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
@@ -201,11 +201,11 @@ def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
     for old in folder.iterdir():
         old.unlink()
     pictures = []
-    for name, drawn in study.draw(result).items():
+    for name, plot in study.draw(result).items():
         path = folder / f"{name}.png"
-        plot_style.save(drawn.figure, path)
-        wide = plot_style.is_wide(drawn.figure)
-        pictures.append(Picture(path, drawn.caption, wide=wide))
+        plot_style.save(plot.figure, path)
+        wide = plot_style.is_wide(plot.figure)
+        pictures.append(Picture(path, plot.caption, wide=wide))
     return pictures
 
 
@@ -220,8 +220,8 @@ def _command(result: Plain) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(planned: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> Page:
-    study, rows, seeds = planned.study, result["rows"], len(result["seeds"])
+def _page(study_plan: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> Page:
+    study, rows, seeds = study_plan.study, result["rows"], len(result["seeds"])
     cards = [
         (str(len(rows)), "row" if len(rows) == 1 else "rows"),
         (str(seeds), "seed" if seeds == 1 else "seeds"),
@@ -232,25 +232,26 @@ def _page(planned: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> Pag
         best = max(honest, key=lambda row: row["metrics"]["auc"]["mean"] or 0.0)
         auc = formats.number(best["metrics"]["auc"]["mean"])
         where = "" if best["cell"] in best["title"] else f", {best['cell']}"
-        cards.append((auc, f"highest AUC: {best['title']}{where}"))
-    figures, differences = (
-        study_tables.figure_tables(study, result),
+        label = f"highest AUC (area under the ROC curve): {best['title']}{where}"
+        cards.append((auc, label))
+    metrics, differences = (
+        study_tables.metric_tables(study, result),
         study_tables.difference_tables(result),
     )
-    heads = [name for table in (*figures, *differences) for name in table.columns]
-    terms = {**glossary([*heads, *(["±"] if seeds > 1 else [])]), **study.words}
-    words = Table("", ["word", "meaning"], [list(one) for one in terms.items()])
+    heads = [name for table in (*metrics, *differences) for name in table.columns]
+    terms = {**glossary([*heads, *(["±"] if seeds > 1 else [])]), **study.glossary}
+    meanings = Table("", ["term", "meaning"], [list(item) for item in terms.items()])
     return Page(
         title=study_tables.headline(result),
         lead=study_tables.lead(result),
         headline=cards,
         sections=[
-            Section("Results", [*_said(result), *figures]),
-            Section("Figures", pictures),
+            Section("Results", [*_findings(result), *metrics]),
+            Section("Plots", pictures),
             Section("Differences", differences),
             Section("Recalibration", study_tables.recalibration_tables(study, result)),
-            Section("What the words mean", [words]),
-            Section("What was run", [_towns(planned)]),
+            Section("Glossary", [meanings]),
+            Section("What was run", [_towns(study_plan)]),
             Section("Cost", [study_tables.cost_table(result)]),
         ],
         settings_toml="\n".join(
@@ -258,24 +259,24 @@ def _page(planned: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> Pag
             + " ".join(
                 [f"--preset {cell.preset}", *(f"--set {one}" for one in cell.overrides)]
             )
-            for cell in planned.cells
+            for cell in study_plan.cells
         ),
         made_by=_command(result),
-        closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
-        "and SVG), table.csv and table.json (every number), command.txt.",
+        closing="This page is self-contained. In the same folder: figures/ (each plot "
+        "as PNG and SVG), table.csv and table.json (all numbers), command.txt.",
     )
 
 
-def _towns(planned: StudyPlan) -> Table:
+def _towns(study_plan: StudyPlan) -> Table:
     """Return city, disease and tests of each group of settings."""
     labels: dict[tuple[str, ...], list[str]] = {}
-    for cell in planned.cells:
-        one = planned.plans[cell.label].experiment
+    for cell in study_plan.cells:
+        one = study_plan.plans[cell.label].experiment
         row = (
             f"{one.city.people:,}",
             f"{one.city.regions:,}",
             str(one.city.clock.days),
-            f"{one.pathogen.name}, R0 {one.pathogen.r0:.3g}",
+            f"{one.pathogen.name}, reproduction number {one.pathogen.r0:.3g}",
             f"{one.labels.label_share:.0%}",
             f"{one.reporting.trace_share:.0%}",
         )
@@ -285,7 +286,7 @@ def _towns(planned: StudyPlan) -> Table:
         more = len(named) - _MOST_LABELS
         listed = "; ".join(named[:_MOST_LABELS])
         rows.append([*cells, listed + (f"; {more} more" if more > 0 else "")])
-    columns = ["people", "regions", "days", "disease", "tested", "of traces reported"]
-    seeds = formats.plural(len(planned.seeds), "seed")
-    caption = f"Each of {seeds} is a synthetic city with its outbreak and tests"
+    columns = ["people", "regions", "days", "disease", "tested", "traces reported"]
+    seeds = formats.plural(len(study_plan.seeds), "seed")
+    caption = f"{seeds}, each a synthetic city with its own outbreak and tests"
     return Table(caption, [*columns, "settings"], rows)

@@ -35,14 +35,14 @@ CHANCE: Final = 0.05
 
 def study_result(ran: StudyRun) -> dict[str, Any]:
     """Return the result that ``--json`` prints and ``table.json`` stores."""
-    planned, study = ran.planned, ran.planned.study
+    study_plan, study = ran.study_plan, ran.study_plan.study
     rows = [
-        _row(ran, cell, method) for cell in planned.cells for method in cell.methods
+        _row(ran, cell, method) for cell in study_plan.cells for method in cell.methods
     ]
-    for label, count in Counter(cell.label for cell in planned.cells).items():
+    for label, count in Counter(cell.label for cell in study_plan.cells).items():
         if count > 1:
             raise EpifalconError(f"study {study.name}: two cells {label!r}")
-    _add_differences(planned, rows)
+    _add_differences(study_plan, rows)
     if study.ranked:
         order = list(dict.fromkeys(row["group"] for row in rows))
 
@@ -56,19 +56,19 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
         "title": study.title,
         "what": study.what,
         "shows": study.shows,
-        "scale": planned.scale,
-        "seeds": list(planned.seeds),
+        "scale": study_plan.scale,
+        "seeds": list(study_plan.seeds),
         "level": LEVEL,
         "metrics": list(study.metrics),
         "rows": rows,
         "notes": [
             *study.notes,
-            *study.scale_notes.get(planned.scale, ()),
+            *study.scale_notes.get(study_plan.scale, ()),
             *_failures(rows),
             *_limit_notes(rows),
-            *_leaks(planned, rows),
+            *_leaks(study_plan, rows),
         ],
-        "made_by": planned.command,
+        "made_by": study_plan.command,
         "cpu_hours": ran.cpu_hours,
         "versions": store.installed_versions(),
         **(study.more(ran, rows) if study.more else {}),
@@ -77,38 +77,40 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
 
 def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     by_seed = ran.results[cell.label][method]
-    done = {seed: one for seed, one in by_seed.items() if isinstance(one, MethodResult)}
-    measured = list(done.values())
-    plan = ran.planned.plans[cell.label]
+    done = {
+        seed: item for seed, item in by_seed.items() if isinstance(item, MethodResult)
+    }
+    results = list(done.values())
+    plan = ran.study_plan.plans[cell.label]
     after = {seed: ran.follow_up(cell, method, seed) for seed in done}
     flat = [
         {
             "seed": seed,
-            **{name: one.metrics[name] for name in METRICS},
-            "seconds": one.seconds,
-            "cpu_seconds": one.cpu_seconds,
-            "peak_rss_mb": one.peak_rss_mb,
-            "prevalence": one.metrics["prevalence"],
-            "hidden_people": one.metrics["people"],
-            **one.training,
+            **{name: item.metrics[name] for name in METRICS},
+            "seconds": item.seconds,
+            "cpu_seconds": item.cpu_seconds,
+            "peak_rss_mb": item.peak_rss_mb,
+            "prevalence": item.metrics["prevalence"],
+            "hidden_people": item.metrics["people"],
+            **item.training,
             **_spent(plan, seed, method),
             **(
-                found.figures
-                if isinstance(found := after[seed], FollowUpResult)
+                follow_up.row_values
+                if isinstance(follow_up := after[seed], FollowUpResult)
                 else {}
             ),
         }
-        for seed, one in done.items()
+        for seed, item in done.items()
     ]
     apart = ("seed", *METRICS, *TRAINING)
-    extra = dict.fromkeys(key for one in flat for key in one if key not in apart)
-    figures = {name: _over(flat, name) for name in extra}
+    extra = dict.fromkeys(key for item in flat for key in item if key not in apart)
+    values = {name: _over(flat, name) for name in extra}
     failed: dict[int, Any] = {**by_seed}
     failed |= {
-        seed: one for seed, one in after.items() if isinstance(one, MethodFailure)
+        seed: item for seed, item in after.items() if isinstance(item, MethodFailure)
     }
-    method_title = measured[0].title if measured else entry(method).title
-    peaks = [one.peak_rss_mb for one in measured if one.peak_rss_mb is not None]
+    method_title = results[0].title if results else entry(method).title
+    peaks = [item.peak_rss_mb for item in results if item.peak_rss_mb is not None]
     return {
         "cell": cell.label,
         "group": cell.group,
@@ -117,26 +119,26 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
         "title": cell.titles.get(method) or method_title,
         "method_title": method_title,
         "kind": entry(method).kind,
-        "protocol": protocol(ran.planned, cell, method),
+        "protocol": protocol(ran.study_plan, cell, method),
         "metrics": {name: _over(flat, name) for name in METRICS},
-        "figures": figures,
-        "seconds": figures["seconds"]["mean"] if figures else None,
-        "cpu_seconds": figures["cpu_seconds"]["mean"] if figures else None,
+        "figures": values,
+        "seconds": values["seconds"]["mean"] if values else None,
+        "cpu_seconds": values["cpu_seconds"]["mean"] if values else None,
         "peak_rss_mb": max(peaks, default=None),
         "published": dict(cell.published.get(method, {})) or None,
         "differences": {},
         "recalibrated": {
             scaling: {
                 name: interval(
-                    over_seeds([one.recalibrated[scaling][name] for one in measured])
+                    over_seeds([item.recalibrated[scaling][name] for item in results])
                 )
                 for name in CALIBRATED
             }
             for scaling in SCALINGS
         },
-        "masked": interval(over_seeds([one.masked for one in measured]))["mean"],
-        "left_raw": next((one.left_raw for one in measured if one.left_raw), None),
-        **_training(measured),
+        "masked": interval(over_seeds([item.masked for item in results]))["mean"],
+        "left_raw": next((item.left_raw for item in results if item.left_raw), None),
+        **_training(results),
         "seeds": list(done),
         "failed": _failure_text(failed),
         "then": cell.then,
@@ -144,13 +146,13 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     }
 
 
-def protocol(planned: StudyPlan, cell: Cell, method: str) -> str:
+def protocol(study_plan: StudyPlan, cell: Cell, method: str) -> str:
     """Return whose cases the method saw, and whether test people chose its round."""
     if entry(method).is_ceiling:
         return "truth of others"
     if not entry(method).trains_in_rounds:
         return "reported"
-    settings = planned.plans[cell.label].experiment.prediction_of(method)
+    settings = study_plan.plans[cell.label].experiment.prediction_of(method)
     seen = "all cases" if settings.macro_cases == "all" else "reported"
     if settings.stopping.selected_on == "test":
         return f"{seen}, selected on test people"
@@ -165,22 +167,22 @@ def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
         return {}
     details = {**meta, **meta.get("told", {})}
     details |= details.get("spent", {})
-    figures: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     if details.get("looks"):
-        figures["rounds"] = details["looks"][-1]["round"]
+        values["rounds"] = details["looks"][-1]["round"]
     epsilon = details.get("epsilon")
     if isinstance(epsilon, Mapping):
-        figures |= {f"epsilon_{unit}": epsilon.get(unit) for unit in UNITS}
-    return figures
+        values |= {f"epsilon_{unit}": epsilon.get(unit) for unit in UNITS}
+    return values
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
     return interval(over_seeds([one.get(name) for one in flat]))
 
 
-def _add_differences(planned: StudyPlan, rows: Sequence[dict[str, Any]]) -> None:
+def _add_differences(study_plan: StudyPlan, rows: Sequence[dict[str, Any]]) -> None:
     """Add differences to each row, with p values adjusted per reference."""
-    cells = {cell.label: cell for cell in planned.cells}
+    cells = {cell.label: cell for cell in study_plan.cells}
     by_key = {(row["cell"], row["method"]): row for row in rows}
     families: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
@@ -189,55 +191,59 @@ def _add_differences(planned: StudyPlan, rows: Sequence[dict[str, Any]]) -> None
             other = by_key.get((cell, method))
             if other is None or other is row or not row["by_seed"]:
                 continue
-            row["differences"][against.name] = _difference(planned, row, other)
+            row["differences"][against.name] = _difference(study_plan, row, other)
             if row["kind"] != "ceiling":
                 families.setdefault((other["group"], against.name), []).append(row)
     for (_, name), family in families.items():
-        for metric in planned.study.metrics:
-            held = [row["differences"][name][metric] for row in family]
-            adjusted = holm({str(place): one["p"] for place, one in enumerate(held)})
-            for place, one in enumerate(held):
-                one |= {"p_holm": adjusted[str(place)], "compared": len(held)}
+        for metric in study_plan.study.metrics:
+            gaps = [row["differences"][name][metric] for row in family]
+            adjusted = holm({str(place): gap["p"] for place, gap in enumerate(gaps)})
+            for place, gap in enumerate(gaps):
+                gap |= {"p_holm": adjusted[str(place)], "compared": len(gaps)}
 
 
-def _difference(planned: StudyPlan, row: Plain, other: Plain) -> dict[str, Any]:
+def _difference(study_plan: StudyPlan, row: Plain, other: Plain) -> dict[str, Any]:
     """Return paired differences of two rows on their common seeds, by metric."""
     theirs = {one["seed"]: one for one in other["by_seed"]}
     seeds = [one["seed"] for one in row["by_seed"] if one["seed"] in theirs]
     ours = {one["seed"]: one for one in row["by_seed"]}
-    found = {}
-    for name in planned.study.metrics:
-        held = paired(
+    differences = {}
+    for name in study_plan.study.metrics:
+        pairs = paired(
             [ours[seed][name] for seed in seeds],
             [theirs[seed][name] for seed in seeds],
             lower_wins=REGISTRY[name].lower_is_better,
         )
-        found[name] = {
-            **interval(held.difference),
-            "seeds": held.difference.count,
-            "wins": held.wins,
-            "losses": held.losses,
-            "p": held.p_t,
-            "p_flip": held.p_flip,
+        differences[name] = {
+            **interval(pairs.difference),
+            "seeds": pairs.difference.count,
+            "wins": pairs.wins,
+            "losses": pairs.losses,
+            "p": pairs.p_t,
+            "p_flip": pairs.p_flip,
             "p_holm": None,
             "compared": None,
         }
-    return found
+    return differences
 
 
-def _leaks(planned: StudyPlan, rows: Sequence[Plain]) -> list[str]:
+def _leaks(study_plan: StudyPlan, rows: Sequence[Plain]) -> list[str]:
     """Return a note for each method significantly above the oracle of its cell."""
     notes = []
     for bound in (row for row in rows if entry(row["method"]).bounds_methods):
         for row in rows:
             honest = row["cell"] == bound["cell"] and row["protocol"] == "reported"
-            if not honest or not row["by_seed"] or "auc" not in planned.study.metrics:
+            if (
+                not honest
+                or not row["by_seed"]
+                or "auc" not in study_plan.study.metrics
+            ):
                 continue
-            low = _difference(planned, row, bound)["auc"]["low"]
+            low = _difference(study_plan, row, bound)["auc"]["low"]
             if low is not None and low > 0:
                 notes.append(
                     f"{row['title']} is above the ceiling {bound['title']}: "
-                    "look for a leak of hidden labels"
+                    "check for a leak of hidden labels"
                 )
     return notes
 
@@ -251,15 +257,15 @@ def _failures(rows: Sequence[Plain]) -> list[str]:
     ]
 
 
-def _training(measured: Sequence[MethodResult]) -> dict[str, Any]:
+def _training(results: Sequence[MethodResult]) -> dict[str, Any]:
     """Return ``TRAINING`` of one row: lists by seed, and whether a limit was hit."""
-    found: dict[str, Any] = {}
+    training: dict[str, Any] = {}
     for name in TRAINING:
-        values = [one.training.get(name) for one in measured]
-        found[name] = values if any(value is not None for value in values) else None
-    if found["at_limit"] is not None:
-        found["at_limit"] = any(found["at_limit"])
-    return found
+        values = [one.training.get(name) for one in results]
+        training[name] = values if any(value is not None for value in values) else None
+    if training["at_limit"] is not None:
+        training["at_limit"] = any(training["at_limit"])
+    return training
 
 
 def _limit_notes(rows: Sequence[Plain]) -> list[str]:

@@ -24,18 +24,18 @@ _DIFFERENCE: Final = (*_ENDS, "seeds", "wins", "p", "p_holm")
 
 
 def result_tables(study: Study, result: Plain) -> list[Table]:
-    """Return all tables: figures of each group, differences, recalibration, cost."""
+    """Return all tables: metrics by group, differences, recalibration, cost."""
     return [
-        *figure_tables(study, result),
+        *metric_tables(study, result),
         *difference_tables(result),
         *recalibration_tables(study, result),
         cost_table(result),
     ]
 
 
-def figure_tables(study: Study, result: Plain) -> list[Table]:
+def metric_tables(study: Study, result: Plain) -> list[Table]:
     """Return one table of metrics per group, with all columns."""
-    return [_figures_table(study, result, rows) for rows in _by_group(result)]
+    return [_metric_table(study, result, rows) for rows in _by_group(result)]
 
 
 def difference_tables(result: Plain) -> list[Table]:
@@ -48,20 +48,20 @@ def difference_tables(result: Plain) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def screen_tables(study: Study, result: Plain) -> list[Table]:
+def terminal_tables(study: Study, result: Plain) -> list[Table]:
     """Return the tables of metrics for a terminal, with fewer columns."""
-    few = tuple(one for one in study.columns if one.on_screen)
+    few = tuple(one for one in study.columns if one.in_terminal)
     metrics = study.metrics
     if len(metrics) > len(TERMINAL_METRICS):
         metrics = TERMINAL_METRICS
-    return figure_tables(replace(study, columns=few, metrics=metrics), result)
+    return metric_tables(replace(study, columns=few, metrics=metrics), result)
 
 
 def as_csv(study: Study, result: Plain) -> str:
-    """Return one line per row of the result; every figure as mean, low and high."""
+    """Return one line per row of the result; each value as mean, low and high."""
     rows = result["rows"]
     facts = _keys(row["facts"] for row in rows)
-    figures = _keys(row["figures"] for row in rows)
+    values = _keys(row["figures"] for row in rows)
     printed = _keys(row["published"] or {} for row in rows)
     against = _keys(row["differences"] for row in rows)
     lines = [
@@ -73,7 +73,7 @@ def as_csv(study: Study, result: Plain) -> str:
             **{name: row["facts"].get(name) for name in facts},
             **{name: row[name] for name in ("method", "title", "protocol")},
             **_ends(row["metrics"], study.metrics),
-            **_ends(row["figures"], figures),
+            **_ends(row["figures"], values),
             **{f"{name}_paper": (row["published"] or {}).get(name) for name in printed},
             **{
                 f"{metric}_minus_{one}_{end}": gaps.get(metric, {}).get(end)
@@ -97,11 +97,11 @@ def _ends(part: Plain, names: Iterable[str]) -> dict[str, float | None]:
     }
 
 
-def as_markdown(study: Study, result: Plain, said: Sequence[str] = ()) -> str:
+def as_markdown(study: Study, result: Plain, sentences: Sequence[str] = ()) -> str:
     """Return findings, all tables, and the command that made them as Markdown."""
     parts = [f"# {headline(result)}", lead(result)]
     parts.append(f"```console\n$ {result['made_by']}\n```")
-    parts += ["\n".join(f"- {one}" for one in said)] if said else []
+    parts += ["\n".join(f"- {one}" for one in sentences)] if sentences else []
     parts += [table.to_markdown() for table in result_tables(study, result)]
     return "\n\n".join(parts) + "\n"
 
@@ -115,13 +115,13 @@ def headline(result: Plain) -> str:
 def lead(result: Plain) -> str:
     """Return the introduction: description, scale, seeds and notes."""
     seeds = len(result["seeds"])
-    many = f"{seeds} seeds" if seeds > 1 else "one seed: nothing may be claimed"
+    many = f"{seeds} seeds" if seeds > 1 else "one seed, which allows no conclusion"
     size = {"hamlet": "In a town of 2,000 people; ", "full": "At full size; "}
-    said = [result["what"]]
+    sentences = [result["what"]]
     if result["shows"]:
-        said.append(f"In the paper: {result['shows']}.")
-    said.append(f"{size.get(result['scale'], '')}{many}.")
-    return " ".join([*said, *(f"{one}." for one in result["notes"])])
+        sentences.append(f"In the paper: {result['shows']}.")
+    sentences.append(f"{size.get(result['scale'], '')}{many}.")
+    return " ".join([*sentences, *(f"{one}." for one in result["notes"])])
 
 
 def reference_title(name: str) -> str:
@@ -132,38 +132,46 @@ def reference_title(name: str) -> str:
 def findings(result: Plain) -> list[str]:
     """Return sentences: best methods, significant differences, seeds, failures."""
     groups = [
-        found
+        evaluated
         for rows in _by_group(result)
-        if (found := [row for row in rows if row["metrics"]["auc"]["mean"] is not None])
+        if (
+            evaluated := [
+                row for row in rows if row["metrics"]["auc"]["mean"] is not None
+            ]
+        )
     ]
     if not groups:
         return []
-    said = []
+    sentences = []
     for rows in groups:
-        sentences = [*_best(rows), *_differences(rows)]
-        if sentences:
+        of_group = [*_best(rows), *_differences(rows)]
+        if of_group:
             group = f"{rows[0]['group']}: " if len(groups) > 1 else ""
-            said.append(group + " ".join(sentences))
+            sentences.append(group + " ".join(of_group))
     seeds = {
         rows[0]["group"]: max(len(row["seeds"]) for row in rows) for rows in groups
     }
     most = max(seeds.values())
     if most == 1:
-        said.append(
-            "One seed is one city with one outbreak: there is no interval, and nothing "
-            "can be claimed about the next."
+        sentences.append(
+            "One seed is one city with one outbreak: there is no interval, and no "
+            "conclusion about other outbreaks."
         )
     else:
-        few = " Claim nothing before five seeds." if most < 5 else ""
-        said.append(f"Intervals are over {most} cities, each with its outbreak.{few}")
-    said += [
+        few = " Draw no conclusion from fewer than five." if most < 5 else ""
+        sentences.append(
+            f"Intervals are over {most} cities, each with its outbreak.{few}"
+        )
+    sentences += [
         f"{group} has {plural(count, 'seed')} only."
         for group, count in seeds.items()
         if count < most
     ]
     if failed := sum(bool(row["failed"]) for row in result["rows"]):
-        said.append(f"Runs of {plural(failed, 'row')} failed; see the table of costs.")
-    return said
+        sentences.append(
+            f"Runs of {plural(failed, 'row')} failed; see the table of costs."
+        )
+    return sentences
 
 
 def _auc(row: Plain) -> float:
@@ -171,26 +179,26 @@ def _auc(row: Plain) -> float:
 
 
 def _best(rows: Sequence[Plain]) -> list[str]:
-    said = []
+    sentences = []
     methods = [row for row in rows if row["protocol"] == "reported"]
     methods.sort(key=_auc, reverse=True)
     if len(methods) > 1:
         named = [f"{_full_name(rows, one)}, {number(_auc(one))}" for one in methods]
         then = f", then {named[1]}" if len(methods) > 2 else ""
-        said.append(f"Best by AUC: {named[0]}{then}; last {named[-1]}.")
+        sentences.append(f"Best by AUC: {named[0]}{then}; last {named[-1]}.")
     ceilings = [row for row in rows if row["kind"] == "ceiling"]
     if ceilings:
         most = max(ceilings, key=_auc)
-        said.append(
-            f"The ceiling, {most['title']}, which knows what no method may, reaches "
+        sentences.append(
+            f"The ceiling, {most['title']}, which uses the ground truth, has "
             f"{number(_auc(most))}."
         )
-    return said
+    return sentences
 
 
 def _differences(rows: Sequence[Plain]) -> list[str]:
     """Return sentences naming rows that differ significantly from a reference."""
-    said = []
+    sentences = []
     methods = [row for row in rows if row["protocol"] == "reported"]
     for name in _keys(row["differences"] for row in methods):
         gaps = [
@@ -207,13 +215,13 @@ def _differences(rows: Sequence[Plain]) -> list[str]:
         listed = ", ".join(
             f"{_full_name(rows, row)} {signed(gap['mean'])}" for gap, row in most
         )
-        more = f" and {len(sure) - len(most)} between" if len(sure) > len(most) else ""
-        said.append(
-            f"On the same seeds {len(sure)} of {len(gaps)} differ in AUC from "
-            f"“{reference_title(name)}” by more than chance"
+        more = f" and {len(sure) - len(most)} more" if len(sure) > len(most) else ""
+        sentences.append(
+            f"On the same seeds, {len(sure)} of {len(gaps)} differ significantly from "
+            f"“{reference_title(name)}” in AUC"
             + (f": {listed}{more}." if sure else ".")
         )
-    return said
+    return sentences
 
 
 def _full_name(rows: Sequence[Plain], row: Plain) -> str:
@@ -248,21 +256,21 @@ def recalibration_tables(study: Study, result: Plain) -> list[Table]:
 
 def cost_table(result: Plain) -> Table:
     """Return the table of time and memory per seed, and of failures."""
-    made = []
+    table_rows = []
     for row in result["rows"]:
-        figures = row["figures"]
+        values = row["figures"]
         cost = [
-            number(figures.get(key, {}).get("mean"), digits)
+            number(values.get(key, {}).get("mean"), digits)
             for key, digits in (("seconds", 1), ("cpu_seconds", 1), ("peak_rss_mb", 0))
         ]
         seeds = str(len(row["seeds"]))
         named = _names(result["rows"], row)
-        made.append([*named, *cost, seeds, row["failed"] or ""])
+        table_rows.append([*named, *cost, seeds, row["failed"] or ""])
     columns = [*_name_columns(result["rows"]), "seconds", "CPU seconds", "peak MB"]
-    return Table("Cost of one seed", [*columns, "seeds", "failed"], made)
+    return Table("Cost of one seed", [*columns, "seeds", "failed"], table_rows)
 
 
-def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
+def _metric_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
     """Return the table of metrics, values of the paper, and further columns."""
     printed = {name for row in rows for name in row["published"] or {}}
     columns = [*_name_columns(rows), "protocol"]
@@ -272,22 +280,22 @@ def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
         **{one.key: one.title for one in study.columns},
     }.items():
         columns += [title, *(["paper's"] if name in printed else [])]
-    made = []
+    table_rows = []
     for row in rows:
         cells = [*_names(rows, row), row["protocol"]]
         shown = {
             name: formats.mean_and_half_width(row["metrics"][name])
             for name in study.metrics
-        } | {column.key: _figure(row, column) for column in study.columns}
+        } | {column.key: _column_cell(row, column) for column in study.columns}
         for name, cell in shown.items():
             cells += [cell, *([_printed(row, name)] if name in printed else [])]
-        made.append(cells)
-    return Table(_caption(result, rows), columns, made)
+        table_rows.append(cells)
+    return Table(_caption(result, rows), columns, table_rows)
 
 
 def _differences_table(rows: Sequence[Plain]) -> Table:
     """Return the table of differences to references, with their significance."""
-    made = []
+    table_rows = []
     compared: dict[str, int] = {}
     for row in rows:
         for name, gaps in row["differences"].items():
@@ -300,7 +308,7 @@ def _differences_table(rows: Sequence[Plain]) -> Table:
                 cells = [reference_title(name), METRICS[metric].title]
                 cells += [signed(gap[end]) for end in _ENDS]
                 cells += [f"{gap['wins']} of {gap['seeds']}", shown_p]
-                made.append([*_names(rows, row), *cells, _verdict(row, p)])
+                table_rows.append([*_names(rows, row), *cells, _verdict(row, p)])
     group = rows[0]["group"] if rows else ""
     caption = "Differences on the same seeds" + (f": {group}" if group else "")
     if compared:
@@ -308,7 +316,7 @@ def _differences_table(rows: Sequence[Plain]) -> Table:
         caption += f"; p adjusted for {', '.join(counts)}"
     columns = ["minus", "in", "mean", "low", "high", "won", "p (Holm)"]
     heads = [*_name_columns(rows), *columns, "larger than chance"]
-    return Table(caption, heads, made)
+    return Table(caption, heads, table_rows)
 
 
 def _verdict(row: Plain, p: float | None) -> str:
@@ -344,15 +352,15 @@ def _by_group(result: Plain) -> list[list[Plain]]:
     return list(groups.values())
 
 
-def _figure(row: Plain, column: Column) -> str:
-    found = row["figures"].get(column.key)
-    if found is None:
+def _column_cell(row: Plain, column: Column) -> str:
+    value = row["figures"].get(column.key)
+    if value is None:
         return "-"
     if not column.key.startswith("epsilon_"):
-        return formats.mean_and_half_width(found, column.digits)
-    low, high = found["low"], found["high"]
-    mean = formats.epsilon(found["mean"])
-    if found["mean"] is None or low is None or high is None or low == high:
+        return formats.mean_and_half_width(value, column.digits)
+    low, high = value["low"], value["high"]
+    mean = formats.epsilon(value["mean"])
+    if value["mean"] is None or low is None or high is None or low == high:
         return mean
     return f"{mean} ({formats.epsilon(max(low, 0.0))} to {formats.epsilon(high)})"
 

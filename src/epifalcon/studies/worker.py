@@ -16,7 +16,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.attacks.claims import Candidates, true_claims
-from epifalcon.attacks.upload_recorder import VIEW, read_notes
+from epifalcon.attacks.upload_recorder import VIEW, read_statistics
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation import metrics
 from epifalcon.experiments.run_folder import (
@@ -40,7 +40,7 @@ from epifalcon.federation.training import (
     public_mobility,
 )
 from epifalcon.hypergraph.contacts import contacts_of
-from epifalcon.locks import alone
+from epifalcon.locks import lock_folder
 from epifalcon.machine import peak_rss_mb
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.methods.registry import load_file
@@ -98,7 +98,7 @@ def _saving_failure(
     source: Callable[[], str | None] = lambda: None,
 ) -> int:
     try:
-        with store.writing(place), alone(place, patience=_LOCK_SECONDS):
+        with store.writing(place), lock_folder(place, patience=_LOCK_SECONDS):
             try:
                 work()
             except WriteError:
@@ -122,12 +122,10 @@ def measure_method(
     run = open_run(folder)
     place = run.method_folder(method)
     was_done = (place / PREDICTION).is_dir()
-    listeners = TrainingOptions(
-        progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS
-    )
-    outcome = run_method(run, method, listeners)
+    options = TrainingOptions(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
+    outcome = run_method(run, method, options)
     peak, used = peak_rss_mb(), cpu_seconds()
-    measured = MethodResult(
+    result = MethodResult(
         title=outcome.title,
         seconds=outcome.seconds,
         cpu_seconds=None if was_done else used,
@@ -136,14 +134,14 @@ def measure_method(
         training=training_of(outcome),
         **evaluated(run, outcome),
     )
-    measured.save(place, run.origin)
+    result.save(place, run.origin)
     (place / FAILED).unlink(missing_ok=True)
-    return measured
+    return result
 
 
 def training_of(outcome: Outcome) -> dict[str, Any]:
     """Return ``TRAINING`` by name; Falcon and HGNN count rounds as steps."""
-    reported = outcome.told
+    reported = outcome.diagnostics
     steps = reported.get(BEST_STEP, reported.get("best_round"))
     limit = reported.get(STEP_LIMIT)
     return {
@@ -153,11 +151,11 @@ def training_of(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def evaluated(begun: RunInputs, outcome: Outcome) -> dict[str, Any]:
+def evaluated(inputs: RunInputs, outcome: Outcome) -> dict[str, Any]:
     """Return the fields of ``MethodResult`` computed from scores and true labels."""
     evaluation = outcome.evaluation
     if evaluation is None:
-        raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
+        raise DataError(f"{inputs.folder}: no hidden people to compare methods on")
     ranked = evaluation.ranked
     return {
         "metrics": evaluation.metrics.as_plain(),
@@ -185,7 +183,7 @@ def calibrated(ranked: metrics.RankingCurve) -> dict[str, float]:
 
 def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Return the error of every attack of ``epifalcon audit`` on Falcon, by name."""
-    attacks = privacy_audit.attacks_on(run, read_notes(run.place), 0, progress)
+    attacks = privacy_audit.attacks_on(run, read_statistics(run.place), 0, progress)
     blind = attacks[0].random
     errors = [attack.error for attack in attacks if attack.random == blind]
     strongest = min((error for error in errors if error is not None), default=None)
@@ -196,28 +194,29 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Return the errors of attacks on places, for at most 500 people, by attack."""
     task = TrainingTask(run.traces, run.known, run.settings, run.seed)
-    made = pseudo_traces_of(task, progress)
+    pseudo = pseudo_traces_of(task, progress)
     rng = Streams(run.seed).numpy("attacked people")
     count = min(_PEOPLE, run.traces.people)
     people = np.sort(rng.choice(run.traces.people, count, replace=False))
     traces = privacy_audit.people_of(run.traces, people)
-    some = PseudoTraces(traces, np.ascontiguousarray(made.pseudo[:, :, people]))
+    some = PseudoTraces(traces, np.ascontiguousarray(pseudo.pseudo[:, :, people]))
     window = run.settings.model.window_slots
     claims = Candidates.of_pseudo(some, window)
-    all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
+    all_claims = np.bincount(Candidates.of_pseudo(pseudo, window).key)
     places = privacy_audit.ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        learnt=privacy_audit.learn_attacks(
-            run.experiment, made.copies, run.seed, progress
+        parameters=privacy_audit.learn_attacks(
+            run.experiment, pseudo.copies, run.seed, progress
         ),
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)
-    found = [
-        privacy_audit.judged(one, claims, true, run.seed) for one in places.tried()
+    attacks = [
+        privacy_audit.evaluate_attack(one, claims, true, run.seed)
+        for one in places.attack_scores()
     ]
-    return {one.name: one.error for one in found} | {"random": found[0].random}
+    return {one.name: one.error for one in attacks} | {"random": attacks[0].random}
 
 
 def graph_sizes(run: FinishedRun, _progress: Progress) -> dict[str, float | None]:

@@ -77,7 +77,7 @@ class WorkerExit:
             name = signal.Signals(-self.code).name
         except ValueError:
             name = f"signal {-self.code}"
-        why = ", as happens where memory runs out" if name == "SIGKILL" else ""
+        why = ", probably out of memory" if name == "SIGKILL" else ""
         return f"killed by {name}{why}"
 
 
@@ -134,7 +134,7 @@ def run_jobs(
                 waiting.remove(job)
                 running.append(Worker(job))
             for worker in running:
-                worker.listen()
+                worker.read_progress()
             watch(running)
             batch = None if batch is None else next(coming, None)
             if batch is None:
@@ -179,7 +179,7 @@ class Worker:
             self.process.start()
         theirs.close()
 
-    def listen(self) -> None:
+    def read_progress(self) -> None:
         """Read the progress messages since the last call."""
         with contextlib.suppress(EOFError, OSError):
             while self._reports.poll():

@@ -9,10 +9,10 @@ MODEL = FalconSettings(width=6, layers=1)
 SLOTS = Releases(visit=1, day=6, person=18)
 
 
-def plan_of(model=MODEL, **wish):
-    return PrivacyPlan.of(PrivacySettings(**wish), model, SLOTS, 2)
+def plan_of(model=MODEL, **privacy):
+    return PrivacyPlan.of(PrivacySettings(**privacy), model, SLOTS, 2)
 
 
-def paper(sigma, model=MODEL, **wish):
+def paper(sigma, model=MODEL, **privacy):
     sigmas = {"upload_sigma": sigma, "gradient_sigma": sigma}
-    return plan_of(model, mode="paper", **sigmas, **wish)
+    return plan_of(model, mode="paper", **sigmas, **privacy)

@@ -58,7 +58,7 @@ def test_counts_are_ones_and_zeros_with_noise():
 
 
 def test_nothing_is_promised_nothing_is_audited():
-    with pytest.raises(SettingsError, match="promises nothing"):
+    with pytest.raises(SettingsError, match="has no guarantee"):
         visits(plan_of(mode="off"))
 
 

@@ -22,13 +22,13 @@ FEW = AuditSettings(canaries=400, around=20)
 MODES = pytest.mark.parametrize("mode", ["sums", "local"])
 
 
-def heard_of(mode, **changes):
+def recorded_run(mode, **changes):
     privacy = {} if mode == "off" else {"privacy": replace(PRIVATE[mode], **changes)}
     return RecordedRun.of(task_of(**privacy), town.traces(), town.known(), 3, 7)
 
 
 def audited(mode, settings=FEW, **changes):
-    rows = audit_field_releases(heard_of(mode, **changes), 1, settings)
+    rows = audit_field_releases(recorded_run(mode, **changes), 1, settings)
     return {(one.channel, one.strength): one for one in rows}
 
 
@@ -47,7 +47,7 @@ def test_a_promise_that_is_kept_stands_and_much_of_it_is_shown(mode):
 
 
 def test_without_a_promise_there_is_nothing_to_audit():
-    assert audit_field_releases(heard_of("off"), 1, FEW) == ()
+    assert audit_field_releases(recorded_run("off"), 1, FEW) == ()
 
 
 def less_noise(monkeypatch, factor):
@@ -67,12 +67,12 @@ def same_noise(monkeypatch):
 
 
 def no_bound(monkeypatch):
-    real = site_people.excess_cut
+    real = site_people.excess_clipping
 
     def loose(*given):
         return real(*given)._replace(cap=np.inf, bound=np.inf)
 
-    monkeypatch.setattr(site_people, "excess_cut", loose)
+    monkeypatch.setattr(site_people, "excess_clipping", loose)
 
 
 FAULTS = {
@@ -89,50 +89,52 @@ def test_faults_are_found(mode, word, monkeypatch):
     assert word in findings(audited(mode, epsilon=8.0, sweeps=2))
 
 
-def judged(heard, attack):
+def evaluate(recorded, attack):
     people = np.arange(town.traces().people, dtype=np.int32)
-    return label_inference.judge(attack(heard, people), town.known().status)
+    return label_inference.evaluate(attack(recorded, people), town.known().status)
 
 
 @pytest.mark.parametrize("attack", [from_messages, from_counts])
 def test_without_noise_a_person_alone_shows_its_test(attack):
-    found = judged(heard_of("off"), attack)
+    found = evaluate(recorded_run("off"), attack)
     assert (found.positive.estimate, found.tested.estimate) == (1.0, 1.0)
 
 
 def test_noise_hides_what_little_noise_shows():
-    clear = judged(heard_of("local", epsilon=1e4, sweeps=1), from_messages)
-    hidden = judged(heard_of("local", epsilon=0.1, sweeps=1), from_messages)
+    clear = evaluate(recorded_run("local", epsilon=1e4, sweeps=1), from_messages)
+    hidden = evaluate(recorded_run("local", epsilon=0.1, sweeps=1), from_messages)
     assert clear.positive.estimate > 0.95
     assert abs(hidden.positive.estimate - 0.5) < 0.25
 
 
 def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
     """With the same messages, other tests lead to the same scores."""
-    heard = heard_of("local", epsilon=8.0, sweeps=1)
+    recorded = recorded_run("local", epsilon=8.0, sweeps=1)
     people = np.arange(6, dtype=np.int32)
-    before = from_messages(heard, people).likely
+    before = from_messages(recorded, people).likely
     sent = {}
     real = RecordedRun.sent
     for person in people:
-        device = heard.home(int(person), _own(heard.known, int(person)))
-        sent[int(person)] = real(heard, device)
+        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        sent[int(person)] = real(recorded, device)
 
     def replayed(self, device):
         own = device.task is self.task
-        return sent[device.home.first] if own else real(self, device)
+        return sent[device.data.first] if own else real(self, device)
 
     monkeypatch.setattr(RecordedRun, "sent", replayed)
-    flipped = replace(heard, known=town.flipped(heard.known, heard.known.person))
+    flipped = replace(
+        recorded, known=town.flipped(recorded.known, recorded.known.person)
+    )
     # The noise of a device is known once it has sent.
-    monkeypatch.setattr(RecordedRun, "spread", lambda *_: spread_of(heard))
+    monkeypatch.setattr(RecordedRun, "spread", lambda *_: spread_of(recorded))
     np.testing.assert_allclose(from_messages(flipped, people).likely, before)
 
 
-def spread_of(heard):
-    device = heard.home(0, _own(heard.known, 0))
-    device.begin(heard.run)
-    for received, options in heard.told:
+def spread_of(recorded):
+    device = recorded.site_of(0, _own(recorded.known, 0))
+    device.begin(recorded.run)
+    for received, options in recorded.broadcasts:
         device.sweep(received, options)
     return np.full(
         device.plan.clock.slots // device.plan.length * 21,

@@ -39,7 +39,7 @@ def sent(status, model, plan, rounds):
     parameters = initial_parameters(model, 0, np.random.default_rng(1))
     quiet = replace(plan, gradient=replace(plan.gradient, sigma=0.0))
     client = Client(cohort, model, quiet, seeds)
-    home, around = client.first_home(), client.settle(np.full(3, 2.0))
+    state, weights = client.initial_state(), client.edge_weights(np.full(3, 2.0))
     rng = np.random.default_rng(2)
 
     def carried(work, number, kind=None):
@@ -52,15 +52,15 @@ def sent(status, model, plan, rounds):
         return result
 
     for number in range(rounds):
-        work, entry = client.training(home, around, parameters, number)
+        work, entry = client.training(state, weights, parameters, number)
         result = carried(work, number)
         upload = client.gradient_upload(all_uses(result, entry), 1.0, number)
         parts = [one.flatten() for one in upload.gradients.values()]
         everything["gradient", number] = torch.cat(parts)
-        home = client.close_round(home, result, EndOfRound(number, 1.0))
+        state = client.close_round(state, result, EndOfRound(number, 1.0))
         drawn, _ = client.masked_status(number)
         shown[number] = drawn[0] == status
-    carried(client.scoring(home, around, parameters), rounds, "scoring")
+    carried(client.scoring(state, weights, parameters), rounds, "scoring")
     return everything, shown
 
 
@@ -74,12 +74,12 @@ def test_a_test_enters_what_it_is_said_to_enter_and_nothing_else(kind, path, oth
     assert set(shown.values()) == {True, False}
     could, did = set(), set()
     for (channel, number), value in one.items():
-        when = enters(channel, number, model, plan.way.exchanged)
+        when = enters(channel, number, model, plan.exchange_rules.exchanged)
         expected = {
             "always": True,
             "never": False,
             "shown": shown.get(number),
-            "asked": not shown.get(number),
+            "target": not shown.get(number),
         }[when]
         changed = not torch.equal(value, two[channel, number])
         assert expected or not changed, (channel, number, when)
@@ -89,8 +89,8 @@ def test_a_test_enters_what_it_is_said_to_enter_and_nothing_else(kind, path, oth
     assert did == could
 
 
-def ledger_of(model, wish, rounds):
-    plan = PrivacyPlan.of(wish, model, SLOTS, 2)
+def ledger_of(model, privacy, rounds):
+    plan = PrivacyPlan.of(privacy, model, SLOTS, 2)
     ledger = Ledger()
     ledger.record(*plan.opening())
     for number in range(rounds):
@@ -104,7 +104,7 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     # four times the mu^2.
     model = FalconSettings(input="status", rounds=30)
     plan, ledger = ledger_of(model, PrivacySettings(mode="local"), 30)
-    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
+    found = OtherRelations.of(ledger.releases, model, plan.exchange_rules.exchanged)
     mu = mu_for(8.0)
     assert ledger.spent().epsilon()["person"] == pytest.approx(8)
     assert found.test == pytest.approx(epsilon_of(mu * math.sqrt(4 * 0.3)))
@@ -113,15 +113,15 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     # An embedding shows it in every round but the first, and is asked in all.
     model = FalconSettings(rounds=30)
     plan, ledger = ledger_of(model, PrivacySettings(mode="local"), 30)
-    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
+    found = OtherRelations.of(ledger.releases, model, plan.exchange_rules.exchanged)
     assert found.test == pytest.approx(
         epsilon_of(mu * math.sqrt(4 * (0.3 * 29 / 30 + 0.3)))
     )
 
 
 def test_without_noise_there_is_no_promise():
-    wish = PrivacySettings(mode="paper", upload_sigma=0.0, gradient_sigma=0.1)
+    privacy = PrivacySettings(mode="paper", upload_sigma=0.0, gradient_sigma=0.1)
     model = FalconSettings(rounds=2)
-    plan, ledger = ledger_of(model, wish, 2)
-    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
+    plan, ledger = ledger_of(model, privacy, 2)
+    found = OtherRelations.of(ledger.releases, model, plan.exchange_rules.exchanged)
     assert (found.test, found.replace) == (math.inf, math.inf)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from epifalcon.attacks.audit.noise_checks import look_at_noise, shared_noise, worst
+from epifalcon.attacks.audit.noise_checks import check_noise, shared_noise, worst
 from epifalcon.errors import DataError
 
 SHAPE = (4, 100, 2, 8)
@@ -16,7 +16,7 @@ def fresh(seed=0, shape=SHAPE):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_fresh_noise_is_left_alone(seed):
-    found = look_at_noise(fresh(seed), 0.3)
+    found = check_noise(fresh(seed), 0.3)
     assert found.repeats == 0
     assert not found.repeated
     assert not found.short
@@ -27,7 +27,7 @@ def test_fresh_noise_is_left_alone(seed):
 def test_noise_that_is_the_same_along_an_axis_is_found(axis):
     noise = fresh()
     noise[:] = np.take(noise, [0], axis=axis)
-    found = look_at_noise(noise, 0.3)
+    found = check_noise(noise, 0.3)
     assert found.repeated
     assert found.along == AXES[axis]
 
@@ -35,25 +35,25 @@ def test_noise_that_is_the_same_along_an_axis_is_found(axis):
 def test_vectors_that_are_equal_or_partly_shared_are_found():
     noise = fresh()
     noise[3, 7, 1] = noise[0, 41, 0]
-    found = look_at_noise(noise, 0.3)
+    found = check_noise(noise, 0.3)
     assert (found.repeats, found.repeated) == (2, True)
     noise = fresh()
     # Not neighbours.
     noise[3] = 0.6 * noise[0] + 0.8 * noise[3]
-    found = look_at_noise(noise, 0.3)
+    found = check_noise(noise, 0.3)
     assert (found.repeats, found.repeated, found.along) == (0, True, "rounds")
 
 
 def test_a_little_less_noise_than_claimed_is_found():
-    assert look_at_noise(fresh() * 0.9, 0.3).short
-    assert not look_at_noise(fresh() * 1.1, 0.3).short
+    assert check_noise(fresh() * 0.9, 0.3).short
+    assert not check_noise(fresh() * 1.1, 0.3).short
 
 
 @pytest.mark.parametrize("where", [(2,), (..., 1, slice(None)), (..., 5)])
 def test_less_noise_in_one_round_place_or_coordinate_is_found(where):
     noise = fresh()
     noise[where] *= 0.4
-    found = look_at_noise(noise, 0.3, "head.bias")
+    found = check_noise(noise, 0.3, "head.bias")
     assert found.short
     assert not found.repeated
     assert found.sigma == pytest.approx(0.12, rel=0.1)
@@ -69,7 +69,7 @@ def test_noise_of_another_channel_is_found_anywhere():
     assert found.repeats == 0
     assert found.repeated
     assert found.along == "channels"
-    with pytest.raises(DataError, match="alike"):
+    with pytest.raises(DataError, match="expected equal"):
         shared_noise(one, one[:2])
 
 
@@ -77,7 +77,7 @@ def test_the_worst_of_several_parts_is_told_with_their_names():
     parts = ("a", "b", "c")
     noise = [fresh(0), fresh(1) * 0.7, fresh(2) * 0.5]
     found = [
-        look_at_noise(one, 0.3, name) for one, name in zip(noise, parts, strict=True)
+        check_noise(one, 0.3, name) for one, name in zip(noise, parts, strict=True)
     ]
     whole = worst(found, parts)
     assert whole.parts == ("b", "c")
@@ -85,7 +85,7 @@ def test_the_worst_of_several_parts_is_told_with_their_names():
 
 
 def test_where_no_noise_is_claimed_nothing_is_looked_for():
-    assert not look_at_noise(np.zeros(SHAPE), 0.0).repeated
-    assert look_at_noise(np.zeros(SHAPE), 0.3).repeated
+    assert not check_noise(np.zeros(SHAPE), 0.0).repeated
+    assert check_noise(np.zeros(SHAPE), 0.3).repeated
     with pytest.raises(DataError, match="axes"):
-        look_at_noise(np.zeros((3, 4)), 0.3)
+        check_noise(np.zeros((3, 4)), 0.3)

@@ -112,7 +112,7 @@ def test_a_dropped_clip_is_found(monkeypatch):
 
 
 def test_halved_noise_is_found(monkeypatch):
-    real, drawn, noise = gaussian.add_keyed, gaussian.normals, vectorised.Noise
+    real, drawn, noise = gaussian.add_keyed, gaussian.normals, vectorised.PassNoise
 
     def half(value, sigma, rows, key):
         return real(value, sigma / 2, rows, key)
@@ -122,7 +122,7 @@ def test_halved_noise_is_found(monkeypatch):
     monkeypatch.setattr(dpsgd, "normals", lambda *given: drawn(*given) / 2)
     monkeypatch.setattr(
         vectorised,
-        "Noise",
+        "PassNoise",
         lambda group, person, key: noise(group / 2, person / 2, key),
     )
     rows = audit()

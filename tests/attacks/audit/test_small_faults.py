@@ -156,12 +156,12 @@ def test_one_coordinate_without_noise_is_found(monkeypatch):
 
 
 def test_a_fault_of_one_channel_is_not_blamed_on_another(monkeypatch):
-    real, draw = gaussian.add_keyed, vectorised.Noise
+    real, draw = gaussian.add_keyed, vectorised.PassNoise
 
     def half(value, sigma, rows, key):
         less = sigma / 2 if key.terms.channel == "scoring/1" else sigma
         return real(value, less, rows, key)
 
     monkeypatch.setattr(uploads, "add_keyed", half)
-    assert vectorised.Noise is draw
+    assert vectorised.PassNoise is draw
     assert blamed(audit()) == {("scoring/1", "each upload")}

@@ -16,7 +16,7 @@ from epifalcon.federation.messages import unpack
 from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.local_sites import Loopback, sites_oracle
@@ -52,43 +52,43 @@ class Transport(Loopback):
 
 
 def lay_out(folder):
-    for name, home in zip(NAMES, homes(), strict=True):
-        store_site(folder / name, home)
+    for name, data in zip(NAMES, sites_data(), strict=True):
+        store_site(folder / name, data)
 
 
-def store_site(place, home):
+def store_site(place, data):
     origin = store.Origin.now({}, 0)
     shutil.rmtree(place, ignore_errors=True)
-    home.traces.save(place / "city", origin)
-    home.known.save(place / "known", origin)
+    data.traces.save(place / "city", origin)
+    data.known.save(place / "known", origin)
     text = f'city = "city"\nknown = "known"\n{POLICY}'
     (place / SITE_FILE).write_text(text)
 
 
-def homes():
-    return split(town.traces(), town.known(), len(NAMES))
+def sites_data():
+    return split_sites(town.traces(), town.known(), len(NAMES))
 
 
-def order(kind="off", rounds=6, **rules):
+def run_request(kind="off", rounds=6, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
     wanted = replace(town.FALCON, model=model, privacy=KINDS[kind])
     return FalconRunRequest(settings=wanted, rules=SiteRules(**rules), seed=3)
 
 
-def run_of(folder, wanted, run="first", transport=None, **conduct):
+def run_of(folder, wanted, run="first", transport=None, **options):
     transport = transport or Transport(folder, run)
-    conduct = RunOptions(scores=True, **conduct)
+    options = RunOptions(scores=True, **options)
     place = folder / "server" / run
-    return SitesRun(transport, place, wanted, conduct), transport
+    return SitesRun(transport, place, wanted, options), transport
 
 
 @pytest.mark.parametrize("uploads", ["sums", "rows"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, uploads):
-    wanted = order(kind, uploads=uploads)
+    wanted = run_request(kind, uploads=uploads)
     run, transport = run_of(folder, wanted)
-    summary = run.go()
-    engine = sites_oracle(homes(), wanted)
+    summary = run.run()
+    engine = sites_oracle(sites_data(), wanted)
     while engine.round < (summary["best_round"] or 6):
         engine.step()
     # Without looks the last round counts, as no result may leave in mode local.
@@ -103,7 +103,7 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
         table = (folder / name / "runs" / "first" / RISKS).read_text().splitlines()
         assert len(table) == 1 + len(run.scores[name])
         assert not transport.running[name].failed
-    watched = [one.rounds.watched.people for one in transport.running.values()]
+    watched = [one.rounds.validation.people for one in transport.running.values()]
     # In mode local neither cases nor results leave in the clear.
     assert any(map(len, watched)) == (kind != "local")
     if kind in ("paper", "local"):
@@ -127,11 +127,11 @@ def require_receipts(folder, expected, kind):
 @pytest.mark.parametrize("kind", ["off", "clips"])
 @pytest.mark.parametrize("precision", ["single", "double"])
 def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, precision):
-    wanted = order(kind, rounds=40)
+    wanted = run_request(kind, rounds=40)
     model = replace(wanted.settings.model, precision=precision)
     wanted = replace(wanted, settings=replace(wanted.settings, model=model))
     run, _ = run_of(folder, wanted)
-    summary = run.go()
+    summary = run.run()
     task = training.TrainingTask(
         town.traces(), town.known(), wanted.settings, wanted.seed
     )
@@ -139,20 +139,20 @@ def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, pre
     found = np.concatenate([run.scores[name] for name in NAMES])
     assert np.abs(found - alone.probability).max() < 1e-6
     assert summary["best_round"] == alone.best_round
-    assert summary["rounds"] == alone.looks[-1].round
+    assert summary["rounds"] == alone.checks[-1].round
     assert summary["validation_auc"] == pytest.approx(alone.validation_auc)
-    assert [look["round"] for look in summary["looks"]] == [
-        look.round for look in alone.looks
+    assert [check["round"] for check in summary["looks"]] == [
+        check.round for check in alone.checks
     ]
 
 
-def require_resumed(transport, wanted, whole, expected, keep_every):
+def require_resumed(transport, wanted, whole, expected, checkpoint_every):
     """Resume a broken run with restarted sites: it ends like the ``whole`` one."""
     transport.start()
     again, _ = run_of(
-        transport.folder, wanted, transport=transport, keep_every=keep_every
+        transport.folder, wanted, transport=transport, checkpoint_every=checkpoint_every
     )
-    found = again.go()
+    found = again.run()
     for name in ("rounds", "best_round", "validation_auc", "looks", "epsilon", "sites"):
         assert found[name] == expected[name]
     for name, one in whole.parameters.items():
@@ -163,15 +163,15 @@ def require_resumed(transport, wanted, whole, expected, keep_every):
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
 @pytest.mark.parametrize("asks", [9, 23, 30])
 def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, asks):
-    wanted = order(kind, rounds=8)
-    broken, transport = run_of(folder, wanted, keep_every=2)
+    wanted = run_request(kind, rounds=8)
+    broken, transport = run_of(folder, wanted, checkpoint_every=2)
     transport.break_after(asks)
     with pytest.raises(TooFewSitesError, match="0 sites take part"):
-        broken.go()
+        broken.run()
     other = tmp_path_factory.mktemp("unbroken")
     lay_out(other)
-    whole, _ = run_of(other, wanted, keep_every=2)
-    again = require_resumed(transport, wanted, whole, whole.go(), keep_every=2)
+    whole, _ = run_of(other, wanted, checkpoint_every=2)
+    again = require_resumed(transport, wanted, whole, whole.run(), checkpoint_every=2)
     for name in NAMES:
         assert (again.scores[name] == whole.scores[name]).all()
     for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
@@ -180,11 +180,11 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
 
 
 def test_what_a_finished_run_told_stays_if_it_cannot_be_gone_on_with(folder):
-    run_of(folder, order(rounds=10))[0].go()
+    run_of(folder, run_request(rounds=10))[0].run()
     before = (folder / "server" / "first" / SUMMARY).read_text()
-    again, _ = run_of(folder, replace(order(rounds=10), seed=4))
+    again, _ = run_of(folder, replace(run_request(rounds=10), seed=4))
     with pytest.raises(DataError, match="other data, settings or seed"):
-        again.go()
+        again.run()
     assert (folder / "server" / "first" / SUMMARY).read_text() == before
 
 
@@ -197,45 +197,45 @@ def test_what_a_finished_run_told_stays_if_it_cannot_be_gone_on_with(folder):
 def test_a_run_broken_after_a_loss_goes_on_as_if_unbroken(
     folder, tmp_path_factory, kind, lost, until, asks
 ):
-    wanted = order(kind, rounds=8, least_sites=2, most_missed=2)
+    wanted = run_request(kind, rounds=8, least_sites=2, most_missed=2)
     other = tmp_path_factory.mktemp("unbroken")
     lay_out(other)
-    whole, transport = run_of(other, wanted, keep_every=3)
+    whole, transport = run_of(other, wanted, checkpoint_every=3)
     transport.lose_after("school", lost, until)
-    expected = whole.go()
+    expected = whole.run()
     assert expected["sites"]["troubles"]
-    broken, transport = run_of(folder, wanted, keep_every=3)
+    broken, transport = run_of(folder, wanted, checkpoint_every=3)
     transport.lose_after("clinic", asks)
     transport.lose_after("phone-firm", asks)
     transport.lose_after("school", lost, until if until < asks else 10**9)
     with pytest.raises(TooFewSitesError):
-        broken.go()
+        broken.run()
     # Everybody is back, also the one who was missing at that moment.
-    require_resumed(transport, wanted, whole, expected, keep_every=3)
+    require_resumed(transport, wanted, whole, expected, checkpoint_every=3)
 
 
 def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
-    wanted = order("paper", rounds=8, least_sites=2)
-    broken, transport = run_of(folder, wanted, keep_every=3)
+    wanted = run_request("paper", rounds=8, least_sites=2)
+    broken, transport = run_of(folder, wanted, checkpoint_every=3)
     transport.break_after(18)
     with pytest.raises(TooFewSitesError):
-        broken.go()
+        broken.run()
     for asks in (0, 4):
         transport.start()
         transport.lose_after("school", asks)
-        again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
-        with pytest.raises(TooFewSitesError, match="answered this before"):
-            again.go()
+        again, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+        with pytest.raises(TooFewSitesError, match="released this before"):
+            again.run()
     transport.start()
-    last, _ = run_of(folder, wanted, transport=transport, keep_every=3)
-    assert last.go()["finished"]
+    last, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+    assert last.run()["finished"]
 
 
 @pytest.mark.parametrize(("until", "stays"), [(10**9, False), (16, True)])
 def test_a_site_may_be_late_and_is_given_up_if_it_stays_away(folder, until, stays):
-    run, transport = run_of(folder, order(rounds=8, least_sites=2, most_missed=2))
+    run, transport = run_of(folder, run_request(rounds=8, least_sites=2, most_missed=2))
     transport.lose_after("school", 12, until)
-    summary = run.go()
+    summary = run.run()
     assert summary["finished"]
     assert ("school" in summary["sites"]["sites"]) == stays == ("school" in run.scores)
     assert (folder / "school" / "runs" / "first" / RISKS).exists() == stays
@@ -247,62 +247,62 @@ def test_scores_stay_at_the_sites_unless_given(folder):
     for name in NAMES:
         path = folder / name / SITE_FILE
         path.write_text(path.read_text().replace("give_scores = true", ""))
-    wanted = order(least_sites=3)
+    wanted = run_request(least_sites=3)
     transport = Transport(folder, "first")
     run = SitesRun(transport, folder / "server" / "first", wanted, RunOptions())
-    run.go()
+    run.run()
     assert not run.scores
-    asked, _ = run_of(folder, wanted, "second")
+    target, _ = run_of(folder, wanted, "second")
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
-        asked.go()
-    assert not asked.scores
+        target.run()
+    assert not target.scores
 
 
 def test_a_site_refuses_what_it_does_not_allow(folder):
     path = folder / "school" / SITE_FILE
     path.write_text(f"{path.read_text()}rows = false\n")
-    run, transport = run_of(folder, order("off", uploads="rows", least_sites=3))
+    run, transport = run_of(folder, run_request("off", uploads="rows", least_sites=3))
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
-        run.go()
+        run.run()
     _, error = transport.running["school"].failed[0]
     assert isinstance(error, SettingsError)
     summary = json.loads((folder / "server" / "first" / SUMMARY).read_text())
     assert not summary["finished"]
     assert (summary["rounds"], summary["error_kind"]) == (0, "TooFewSitesError")
-    assert "school in round 0, hello: the site says: it does not" in summary["error"]
+    assert "school in round 0, hello: the site reports: it does not" in summary["error"]
     assert summary["sites"]["counts"] == {"school": {"refused": 1}}
 
 
 @pytest.mark.parametrize("stranger", ["clinic", "school"])
 def test_a_site_of_another_city_is_left_out_and_named(folder, stranger):
-    other = split(town.traces(seed=11), town.known(), 3)
+    other = split_sites(town.traces(seed=11), town.known(), 3)
     store_site(folder / stranger, other[NAMES.index(stranger)])
-    run, _ = run_of(folder, order(rounds=1, least_sites=2))
-    summary = run.go()
+    run, _ = run_of(folder, run_request(rounds=1, least_sites=2))
+    summary = run.run()
     assert summary["finished"]
     assert stranger not in summary["sites"]["sites"]
-    (trouble,) = summary["sites"]["troubles"]
-    assert (trouble["site"], trouble["phase"]) == (stranger, "hello")
-    assert "another city: its regions differ" in trouble["why"]
+    (failure,) = summary["sites"]["troubles"]
+    assert (failure["site"], failure["phase"]) == (stranger, "hello")
+    assert "its regions differ from" in failure["why"]
 
 
 def test_two_servers_or_two_sites_on_one_run_are_refused(folder):
-    run, transport = run_of(folder, order("paper", rounds=1, least_sites=3))
-    ask, second = transport.ask, []
+    run, transport = run_of(folder, run_request("paper", rounds=1, least_sites=3))
+    send, second = transport.call, []
 
     def watching(calls, seconds):
         if not second:
             with pytest.raises(WriteError, match="another process is at work"):
-                run_of(folder, order("paper", rounds=1))
+                run_of(folder, run_request("paper", rounds=1))
             second.append(SiteRun(SiteFiles(folder / "school"), "first", "school"))
-            answers = ask(calls, seconds)
-            told = unpack(second[0].answer(calls["school"])).values
-            assert "another of its processes" in told["error"]
+            answers = send(calls, seconds)
+            message = unpack(second[0].answer(calls["school"])).values
+            assert "another of its processes" in message["error"]
             return answers
-        return ask(calls, seconds)
+        return send(calls, seconds)
 
-    transport.ask = watching
-    assert run.go()["finished"]
+    transport.call = watching
+    assert run.run()["finished"]
 
 
 def gap(parameters, engine):

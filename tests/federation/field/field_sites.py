@@ -19,7 +19,7 @@ from epifalcon.federation.field.site_runs import (
 )
 from epifalcon.federation.network.site_calls import RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import SiteRules
 from tests.federation.falcon.test_server_run import store_site
@@ -31,7 +31,7 @@ SEED = 3
 QUICK = FieldSettings(
     sweeps=3, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=2)
 )
-PLAIN = replace(QUICK, region=replace(QUICK.region, law="one"), folds=2)
+PLAIN = replace(QUICK, region=replace(QUICK.region, transmission="fixed"), folds=2)
 PRIVATE = {
     mode: FieldPrivacySettings(mode=mode, epsilon=20.0, sweeps=2)
     for mode in ("sums", "local")
@@ -40,21 +40,23 @@ PRIVATE = {
 
 def task_of(field=PLAIN, **privacy):
     scene = town_scene()
-    wishes = FalconFieldSettings(field=field, **privacy)
-    return FieldTask.of(wishes, scene.pathogen, scene.rule, scene.test_errors)
+    settings = FalconFieldSettings(field=field, **privacy)
+    return FieldTask.of(settings, scene.pathogen, scene.rule, scene.test_errors)
 
 
-def order_of(task=None, least=1, **rules):
+def request_of(task=None, least=1, **rules):
     made = SiteRules(least_sites=least, **rules)
     return FieldRunRequest(settings=task or task_of(), rules=made, seed=SEED)
 
 
-def gathered(task, homes):
+def run_locally(task, sites_data):
     """The same in one process: everybody's risk, and what the server found."""
     noise = RunSeeds(SEED).noise
-    count = sum(home.traces.people for home in homes)
-    people = LocalSites([FieldSite(home, task, SEED, noise, count) for home in homes])
-    found = InferenceSchedule(people, task, count, homes[0].traces.clock).go()
+    count = sum(data.traces.people for data in sites_data)
+    people = LocalSites(
+        [FieldSite(data, task, SEED, noise, count) for data in sites_data]
+    )
+    found = InferenceSchedule(people, task, count, sites_data[0].traces.clock).run()
     return people.risk, found
 
 
@@ -64,10 +66,10 @@ class Sites(Loopback):
     def __init__(self, folder, count=3, policy=""):
         super().__init__()
         self.folder = folder
-        self.homes = split(town.traces(), town.known(), count)
+        self.sites_data = split_sites(town.traces(), town.known(), count)
         self.names = [f"site-{number}" for number in range(count)]
-        for name, home in zip(self.names, self.homes, strict=True):
-            store_site(folder / name, home)
+        for name, data in zip(self.names, self.sites_data, strict=True):
+            store_site(folder / name, data)
             path = folder / name / SITE_FILE
             path.write_text(path.read_text() + policy)
         self.start()
@@ -82,9 +84,9 @@ class Sites(Loopback):
             for name in self.names
         }
 
-    def run(self, order, scores=True):
+    def run(self, run_request, scores=True):
         place = self.folder / "server" / "one"
-        return FieldSitesRun(self, place, order, RunOptions(scores=scores))
+        return FieldSitesRun(self, place, run_request, RunOptions(scores=scores))
 
     def risks(self, run):
         return np.concatenate([run.scores[name] for name in self.names])

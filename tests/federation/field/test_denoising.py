@@ -84,13 +84,13 @@ def test_a_crowd_is_shrunk_towards_the_mean_region_and_adds_up():
     people = int(true.sum())
     for noise in (0.01, 4.0, 500.0):
         sigma = np.full((1, 2000), noise)
-        told = 0.7 * true + noise * rng.standard_normal((1, 2000))
-        found = estimate_crowd(NoisySums(told, sigma), people)
+        received = 0.7 * true + noise * rng.standard_normal((1, 2000))
+        found = estimate_crowd(NoisySums(received, sigma), people)
         assert found.min() >= denoising.LEAST_CROWD
         if noise < 1:
             np.testing.assert_allclose(found, np.maximum(true, 0.5), atol=0.1)
         elif noise < 100:
-            naive = told[0] * people / told.sum()
+            naive = received[0] * people / received.sum()
             assert np.var(found - true) < 0.8 * np.var(naive - true)
         else:
             assert found.std() < 0.1 * true.mean()
@@ -110,12 +110,12 @@ def test_the_profile_is_how_a_positive_of_the_town_differs():
     received = graph.first_messages(np.full(clock.slots, 0.003))
     profile = ExpectedProfile.of(received, rates_of(scene), clock, 16.0)
     people.sweep(received, denoising.SweepOptions(1.0, np.ones(clock.slots), 16.0))
-    home = people.cohorts[0].state
+    state = people.cohorts[0].state
     untested = np.flatnonzero(~known.tested)[0]
     at_the_end = known.slot == clock.slots - 1
     positive = known.person[known.positive & at_the_end][0]
-    np.testing.assert_allclose(profile.usual, home.infectious[:, untested])
-    more = home.infectious[:, positive] - home.infectious[:, untested]
+    np.testing.assert_allclose(profile.usual, state.infectious[:, untested])
+    more = state.infectious[:, positive] - state.infectious[:, untested]
     np.testing.assert_allclose(profile.excess, more, atol=1e-6)
-    np.testing.assert_allclose(profile.news, home.evidence[:, positive])
+    np.testing.assert_allclose(profile.news, state.evidence[:, positive])
     assert profile.by_cell(clock.slots) == pytest.approx(profile.excess.sum())

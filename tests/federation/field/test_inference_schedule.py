@@ -10,14 +10,14 @@ from epifalcon.federation.field.inference_schedule import InferenceSchedule, Loc
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.federation.field.site_people import FieldRun, FieldSite, HeldOutFold
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.methods.falcon_field import FalconField
 from tests.federation.field.field_sites import (
     PLAIN,
     PRIVATE,
     QUICK,
     SEED,
-    gathered,
+    run_locally,
     task_of,
 )
 from tests.methods.test_hbp import town_scene
@@ -25,17 +25,22 @@ from tests.studies import town
 
 
 def risks(task, sites):
-    return gathered(task, split(town.traces(), town.known(), sites))
+    return run_locally(task, split_sites(town.traces(), town.known(), sites))
 
 
-@pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0)], ids=["auto", "one"])
+@pytest.mark.parametrize(
+    "field", [QUICK, replace(PLAIN, folds=0)], ids=["auto", "fixed"]
+)
 def test_any_split_into_sites_gives_the_same_risks(field):
     task = task_of(field)
     whole, found = risks(task, 1)
     for sites in (3, 17):
-        risk, told = risks(task, sites)
+        risk, result = risks(task, sites)
         np.testing.assert_allclose(risk, whole, 0, 1e-6)
-        assert (told.law, told.laws_of_folds) == (found.law, found.laws_of_folds)
+        assert (result.transmission, result.transmission_of_folds) == (
+            found.transmission,
+            found.transmission_of_folds,
+        )
 
 
 @pytest.mark.parametrize("mode", ["off", "sums", "local"])
@@ -43,7 +48,7 @@ def test_one_site_is_the_method_in_one_process(mode):
     """The same settings and seed give the same risks."""
     privacy = {} if mode == "off" else {"privacy": PRIVATE[mode]}
     scene, task = town_scene(), task_of(QUICK, **privacy)
-    method = FalconField(task.wishes, seed=scene.seed)
+    method = FalconField(task.settings, seed=scene.seed)
     method.fit(scene.traces, town.known(), scene)
     risk, _ = risks(task, 1)
     np.testing.assert_array_equal(risk, method.predict_proba())
@@ -51,11 +56,11 @@ def test_one_site_is_the_method_in_one_process(mode):
 
 def test_a_tested_person_s_own_result_moves_its_own_risk_by_no_bit():
     known, task = town.known(), task_of(QUICK)
-    homes = split(town.traces(), known, 2)
-    before, _ = gathered(task, homes)
+    sites_data = split_sites(town.traces(), known, 2)
+    before, _ = run_locally(task, sites_data)
     for person in np.unique(known.person)[::9]:
-        flipped = split(town.traces(), town.flipped(known, [person]), 2)
-        after, _ = gathered(task, flipped)
+        flipped = split_sites(town.traces(), town.flipped(known, [person]), 2)
+        after, _ = run_locally(task, flipped)
         assert after[person] == before[person]
         assert (after != before).any()
 
@@ -65,9 +70,9 @@ def test_each_site_s_sums_carry_the_whole_noise_and_each_site_s_another(cells):
     task = task_of(privacy=replace(PRIVATE["sums"], cells=cells))
     clear = replace(PRIVATE["sums"], cells=cells, epsilon=1e12)
     apart = []
-    for home in split(town.traces(), town.known(), 2):
-        bare = FieldSite(home, task_of(privacy=clear), 3, 5).count().crowd
-        noised = FieldSite(home, task, 3, 5)
+    for data in split_sites(town.traces(), town.known(), 2):
+        bare = FieldSite(data, task_of(privacy=clear), 3, 5).count().crowd
+        noised = FieldSite(data, task, 3, 5)
         rest = (noised.count().crowd - bare)[:, 1:]
         apart.append(rest.ravel() / noised.scale["presence", 0])
         assert apart[-1].std() == pytest.approx(1.0, abs=0.45)
@@ -77,8 +82,12 @@ def test_each_site_s_sums_carry_the_whole_noise_and_each_site_s_another(cells):
 def test_everybody_adds_noise_to_the_count_of_tests():
     """Else whoever adds noise was tested."""
     task, none = task_of(privacy=PRIVATE["local"]), town.known().of_people
-    homes = split(town.traces(), none(np.zeros(town.traces().people, bool)), 1)
-    noises = [FieldSite(homes[0], task, 3, key).count().tests[0] for key in range(30)]
+    sites_data = split_sites(
+        town.traces(), none(np.zeros(town.traces().people, bool)), 1
+    )
+    noises = [
+        FieldSite(sites_data[0], task, 3, key).count().tests[0] for key in range(30)
+    ]
     sigma = FieldPlan(PRIVATE["local"], town.traces().clock).sigma("tests")
     spread = sigma * np.sqrt(town.traces().people)
     assert np.std(noises) == pytest.approx(spread, rel=0.35)
@@ -89,15 +98,15 @@ def test_who_the_seeds_were_is_told_to_nobody():
     rule = replace(scene.rule, seed_count=None, seed_people=(1, 5, 9))
     task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule, scene.test_errors)
     assert (task.rule.seed_people, task.rule.seed_count) == ((), 3)
-    with pytest.raises(SettingsError, match="only their number"):
+    with pytest.raises(SettingsError, match="set seed_count"):
         FieldTask(rule=rule)
 
 
 class Watching(LocalSites):
     """Sites in one process that note the runs they are asked for."""
 
-    def __init__(self, homes):
-        super().__init__(homes)
+    def __init__(self, sites_data):
+        super().__init__(sites_data)
         self.runs = []
 
     def begin(self, run):
@@ -108,10 +117,10 @@ class Watching(LocalSites):
 @pytest.mark.parametrize("folds", [0, 1, 2, 3, 4, 5])
 def test_every_run_starts_from_one_that_knew_a_subset_of_its_tests(folds):
     task = task_of(replace(QUICK, folds=folds))
-    (home,) = split(town.traces(), town.known(), 1)
-    people = Watching([FieldSite(home, task, SEED, 0)])
-    course = InferenceSchedule(people, task, home.traces.people, home.traces.clock)
-    course.go()
+    (data,) = split_sites(town.traces(), town.known(), 1)
+    people = Watching([FieldSite(data, task, SEED, 0)])
+    schedule = InferenceSchedule(people, task, data.traces.people, data.traces.clock)
+    schedule.run()
     base = last = None
     for run in people.runs:
         before = {"cold": run, "base": base, "last": last}[run.start]
@@ -120,22 +129,22 @@ def test_every_run_starts_from_one_that_knew_a_subset_of_its_tests(folds):
         last = run
     finals = [run.without for run in people.runs if run.purpose == "final"]
     assert sorted(finals) == [(), *((fold,) for fold in range(folds))]
-    for pair in course.pairs():
+    for pair in schedule.pairs():
         for fold in pair.owned:
             partner = pair.partner(fold)
             assert {fold, partner} - {None} == set(pair.folds)
             assert (partner is None) == (folds < 3)
 
 
-def test_a_home_refuses_to_start_from_tests_that_a_run_excludes():
-    (home,) = split(town.traces(), town.known(), 1)
-    people = FieldSite(home, task_of(QUICK), SEED, 0)
-    with pytest.raises(DataError, match="not seen here"):
+def test_a_site_refuses_to_start_from_tests_that_a_run_excludes():
+    (data,) = split_sites(town.traces(), town.known(), 1)
+    people = FieldSite(data, task_of(QUICK), SEED, 0)
+    with pytest.raises(DataError, match="does not have"):
         people.begin(FieldRun((0,), start="base"))
     people.begin(FieldRun((0,), purpose="base"))
     people.begin(FieldRun((0,), start="base"))
     for start in ("base", "last"):
-        with pytest.raises(DataError, match="knew tests it excludes"):
+        with pytest.raises(DataError, match="used tests it excludes"):
             people.begin(FieldRun((1,), start=start))
-    with pytest.raises(DataError, match="held out of no run"):
-        people.judged([HeldOutFold(1, (0,))])
+    with pytest.raises(DataError, match="not held out of any run"):
+        people.losses([HeldOutFold(1, (0,))])

@@ -20,8 +20,8 @@ from epifalcon.federation.field.site_people import (
     FieldRun,
     FieldSite,
     Sent,
-    excess_cut,
-    presence_cut,
+    excess_clipping,
+    presence_clipping,
     send,
 )
 from epifalcon.federation.preparation import SiteData
@@ -38,14 +38,14 @@ UNITS = pytest.mark.parametrize("unit", ["visit", "day", "person"])
 SLOTS = town.traces().slots
 
 
-def wish(**more):
+def private_settings(**more):
     return FieldPrivacySettings(**{"mode": "sums", "sweeps": 2, **more})
 
 
-def home_of(settings, traces=None, known=None, noise=1):
-    home = SiteData(traces or town.traces(), known or town.known(), 0)
+def site_of(settings, traces=None, known=None, noise=1):
+    site = SiteData(traces or town.traces(), known or town.known(), 0)
     task, people = task_of(privacy=settings), town.traces().people
-    return FieldSite(home, task, 3, noise, people)
+    return FieldSite(site, task, 3, noise, people)
 
 
 def first_messages():
@@ -59,15 +59,15 @@ class Private:
     """The town behind noise: its home, course and exchange."""
 
     def __init__(self, settings, known=None, ledger=None):
-        self.home = home_of(settings, known=known)
-        people = LocalSites([self.home], ledger)
-        traces = self.home.home.traces
-        self.course = InferenceSchedule(
-            people, self.home.task, traces.people, traces.clock
+        self.site = site_of(settings, known=known)
+        people = LocalSites([self.site], ledger)
+        traces = self.site.data.traces
+        self.schedule = InferenceSchedule(
+            people, self.site.task, traces.people, traces.clock
         )
         people.begin(FieldRun())
-        counts = self.course._private
-        self.exchange = DenoisingExchange(people, counts, self.home.rates)
+        counts = self.schedule._private
+        self.exchange = DenoisingExchange(people, counts, self.site.rates)
 
     def sweep(self):
         received, options = first_messages()
@@ -75,14 +75,16 @@ class Private:
 
     @property
     def others(self):
-        return self.course.graph.present - 1
+        return self.schedule.graph.present - 1
 
 
 @MODES
 @CELLS
 @UNITS
 def test_all_that_leaves_costs_the_budget(mode, cells, unit):
-    settings = wish(mode=mode, cells=cells, unit=unit, epsilon=3.0, sweeps=3)
+    settings = private_settings(
+        mode=mode, cells=cells, unit=unit, epsilon=3.0, sweeps=3
+    )
     ledger = Ledger(FieldPlan(settings, town.traces().clock).budget)
     private = Private(settings, ledger=ledger)
     for _ in range(3):
@@ -95,7 +97,7 @@ def test_all_that_leaves_costs_the_budget(mode, cells, unit):
 @UNITS
 def test_the_promise_is_what_a_plain_account_says(unit):
     """Two exchanges: a message is moved by 1, then replaced by any other."""
-    plan = FieldPlan(wish(unit=unit), town.traces().clock)
+    plan = FieldPlan(private_settings(unit=unit), town.traces().clock)
     squared = (1 / plan.sigma(INFECTIOUS, 1)) ** 2
     squared += (2 / plan.sigma(INFECTIOUS, 2)) ** 2
     squared += (1 / plan.sigma(PRESENCE)) ** 2
@@ -112,19 +114,21 @@ def without(traces, slots, person):
 
 def sent_by(traces, known, settings):
     """What one person sends, before noise: presence and the first message."""
-    home = home_of(settings, traces, known)
+    site = site_of(settings, traces, known)
     received, options = first_messages()
-    home.cohort.sweep(received, options)
-    profile = ExpectedProfile.of(received, home.rates, traces.clock, options.bound)
-    cuts = presence_cut(home.plan), excess_cut(home.plan, profile, 1)
-    return [send(home.cohort, cut).total[:, 1:] / cut.reach for cut in cuts]
+    site.cohort.sweep(received, options)
+    profile = ExpectedProfile.of(received, site.rates, traces.clock, options.bound)
+    cuts = presence_clipping(site.plan), excess_clipping(site.plan, profile, 1)
+    return [
+        send(site.cohort, clipping).total[:, 1:] / clipping.reach for clipping in cuts
+    ]
 
 
 @CELLS
 @UNITS
 def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
     """Person, days and visits against not observed, in L2, in units of the reach."""
-    settings = wish(cells=cells, unit=unit, sweeps=1)
+    settings = private_settings(cells=cells, unit=unit, sweeps=1)
     clock = town.traces().clock
     plan = FieldPlan(settings, clock)
     known = town.known()
@@ -149,14 +153,14 @@ def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
 
 @MODES
 def test_noise_has_the_scale_of_the_receipt(mode):
-    settings = wish(mode=mode, unit="person", epsilon=0.5, sweeps=1)
-    home = home_of(settings)
+    settings = private_settings(mode=mode, unit="person", epsilon=0.5, sweeps=1)
+    site = site_of(settings)
     shape = (4, 1 + 5000)
     senders = np.tile(np.arange(shape[1]) % 3, (4, 1)).astype(float)
     sent = Sent(np.full(shape, 7.0), senders)
-    cut = presence_cut(home.plan)._replace(reach=0.25)
-    total = home._noised(sent, INFECTIOUS, 1, cut)[:, 1:]
-    (receipt,) = home.plan.exchange(1)
+    clipping = presence_clipping(site.plan)._replace(reach=0.25)
+    total = site._noised(sent, INFECTIOUS, 1, clipping)[:, 1:]
+    (receipt,) = site.plan.exchange(1)
     noises = senders[:, 1:] if mode == "local" else np.ones_like(total)
     scale = receipt.sigma / receipt.clip * 0.25 * np.sqrt(noises)
     some = scale > 0
@@ -170,39 +174,39 @@ def test_noise_has_the_scale_of_the_receipt(mode):
     releases = [(INFECTIOUS, 1), (INFECTIOUS, 2), (PRESENCE, 0)]
     if mode == "local":
         releases[2] = (INFECTIOUS, 3)
-    rows = [home._noised(sent, *one, cut)[:, 2::3].ravel() for one in releases]
+    rows = [site._noised(sent, *one, clipping)[:, 2::3].ravel() for one in releases]
     assert np.abs(np.corrcoef(rows) - np.eye(3)).max() < 0.2
 
 
 @MODES
 def test_the_server_knows_noised_sums_alone(mode, monkeypatch):
     """Other people with the same noised sums: everything that follows is the same."""
-    known, kept = town.known(), {}
+    known, stored = town.known(), {}
     real_count, real_noised = FieldSite.count, FieldSite._noised
 
     def count(self):
-        return kept.setdefault("count", real_count(self))
+        return stored.setdefault("count", real_count(self))
 
-    def noised(self, sent, channel, number, cut):
-        made = real_noised(self, sent, channel, number, cut)
-        return kept.setdefault((channel, number), made)
+    def noised(self, sent, channel, number, clipping):
+        made = real_noised(self, sent, channel, number, clipping)
+        return stored.setdefault((channel, number), made)
 
     monkeypatch.setattr(FieldSite, "count", count)
     monkeypatch.setattr(FieldSite, "_noised", noised)
     towns = [
-        Private(wish(mode=mode), one)
+        Private(private_settings(mode=mode), one)
         for one in (known, town.flipped(known, known.person[::2]))
     ]
-    first, second = (one.course.go().field for one in towns)
+    first, second = (one.schedule.run().field for one in towns)
     for name, one in first.items():
         np.testing.assert_array_equal(one, second[name])
     # The people did differ.
-    messages = [one.home.cohort.state.infectious for one in towns]
+    messages = [one.site.cohort.state.infectious for one in towns]
     assert (messages[0] != messages[1]).any()
 
 
 def test_crowds_in_the_clear_are_of_the_places_of_most_time():
-    private = Private(wish(mode="local", places=1))
+    private = Private(private_settings(mode="local", places=1))
     traces = town.traces()
     senders = np.zeros(len(traces.regions))
     for person in range(traces.people):
@@ -224,12 +228,14 @@ def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
     profile = ExpectedProfile.of(received, rates, clock, options.bound)
     usual = profile.usual[:, None]
     more = true - usual * plain.crowd()
-    length = FieldPlan(wish(cells=cells), clock).length
+    length = FieldPlan(private_settings(cells=cells), clock).length
     cell = np.arange(clock.slots) // length
     more = np.stack([more[cell == one].sum(axis=0) for one in cell])
     size = np.array([profile.excess[cell == one].sum() for one in cell])
     noised = {
-        epsilon: Private(wish(cells=cells, epsilon=epsilon, sweeps=1, bound=2.0))
+        epsilon: Private(
+            private_settings(cells=cells, epsilon=epsilon, sweeps=1, bound=2.0)
+        )
         for epsilon in (1e9, 0.05)
     }
     others = noised[1e9].others
@@ -247,7 +253,7 @@ def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
 @MODES
 def test_more_exchanges_are_read_together(mode):
     """Each by its precision: their sum tells as much as all of them."""
-    private = Private(wish(mode=mode, sweeps=3))
+    private = Private(private_settings(mode=mode, sweeps=3))
     for _ in range(3):
         private.sweep()
     first, second, third = private.exchange._received

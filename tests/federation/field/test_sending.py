@@ -25,7 +25,7 @@ def crowds(draw):
     people = draw(st.integers(1, 6))
     here = rng.integers(-1, REGIONS, (SLOTS, people)).astype(np.int32)
     message = rng.random((SLOTS, people)).astype(np.float32)
-    cut = ClippingRule(
+    clipping = ClippingRule(
         rng.random(SLOTS) * draw(st.sampled_from([0.0, 0.5])),
         draw(st.sampled_from([0.0, 0.3, 1.0])),
         draw(st.sampled_from([0.0, 0.1])),
@@ -35,22 +35,22 @@ def crowds(draw):
         draw(st.sampled_from([0, 1, 2])),
         1.0,
     )
-    return here, message, cut
+    return here, message, clipping
 
 
-def sums_of(here, message, cut):
-    shape = (SLOTS // cut.length, 1 + REGIONS)
+def sums_of(here, message, clipping):
+    shape = (SLOTS // clipping.length, 1 + REGIONS)
     sent = Sent(np.zeros(shape), np.zeros(shape))
-    _add_messages(here, message, cut, sent)
+    _add_messages(here, message, clipping, sent)
     return sent
 
 
 @given(crowds())
 @settings(max_examples=60, deadline=None)
 def test_sums_are_those_of_plain_loops(crowd):
-    here, message, cut = crowd
-    found = sums_of(here, message, cut)
-    total, senders = oracle.sent(here, message, cut)
+    here, message, clipping = crowd
+    found = sums_of(here, message, clipping)
+    total, senders = oracle.sent(here, message, clipping)
     for part, plain in ((found.total, total), (found.senders, senders)):
         wanted = np.zeros_like(part)
         for (stretch, region), value in plain.items():
@@ -61,29 +61,29 @@ def test_sums_are_those_of_plain_loops(crowd):
 @given(crowds())
 @settings(max_examples=60, deadline=None)
 def test_nobody_weighs_more_than_the_bound(crowd):
-    here, message, cut = crowd
+    here, message, clipping = crowd
     for person in range(here.shape[1]):
-        alone = sums_of(here[:, [person]], message[:, [person]], cut)
+        alone = sums_of(here[:, [person]], message[:, [person]], clipping)
         # Not a hair more: entries are cut towards 0.
-        assert np.linalg.norm(alone.total) <= cut.bound * (1 + 1e-12)
+        assert np.linalg.norm(alone.total) <= clipping.bound * (1 + 1e-12)
 
 
 @given(crowds(), st.integers(0, SLOTS // 4 - 1))
 @settings(max_examples=80, deadline=None)
 def test_a_day_without_traces_moves_a_first_message_by_its_own_part(crowd, day):
     """A message that does not follow from traces; days of four slots."""
-    here, message, cut = crowd
-    cut = cut._replace(places=0, cap=min(cut.cap, 1.0))
+    here, message, clipping = crowd
+    clipping = clipping._replace(places=0, cap=min(clipping.cap, 1.0))
     without = here.copy()
     without[4 * day : 4 * day + 4] = -1
     for person in range(here.shape[1]):
         one = [person]
         moved = (
-            sums_of(here[:, one], message[:, one], cut).total
-            - sums_of(without[:, one], message[:, one], cut).total
+            sums_of(here[:, one], message[:, one], clipping).total
+            - sums_of(without[:, one], message[:, one], clipping).total
         )
-        together = 2.0 if cut.length == 1 else 4.0
-        assert np.linalg.norm(moved) <= together * cut.cap + 1e-6
+        together = 2.0 if clipping.length == 1 else 4.0
+        assert np.linalg.norm(moved) <= together * clipping.cap + 1e-6
 
 
 @pytest.mark.parametrize("places", [0, 2])
@@ -96,10 +96,10 @@ def test_sums_do_not_depend_on_the_division_of_people(places):
             here = cohort.state.regions
             cohort.state.infectious[:] = np.sin(1 + here.sum(axis=0) % 7) ** 2
         slots = town.traces().slots
-        cut = ClippingRule(
+        clipping = ClippingRule(
             np.full(slots, 0.1), 0.03, 0.0, slots, 0.04, 0.5, places, 1.0
         )
-        sent = [send(cohort, cut) for cohort in cohorts]
+        sent = [send(cohort, clipping) for cohort in cohorts]
         found.append([sum(one.total for one in sent), sum(one.senders for one in sent)])
     assert found[0][0].any()
     for other in found[1:]:

@@ -12,8 +12,8 @@ from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.field.site_runs import FIELD
 from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY
-from epifalcon.federation.network.site_files import PROMISES, REPLAYED, SITE_FILE
-from epifalcon.federation.network.site_session import LEDGER, NOTED, RISKS
+from epifalcon.federation.network.site_files import BUDGET_FILE, REPLAYED, SITE_FILE
+from epifalcon.federation.network.site_session import LEDGER, REQUESTS, RISKS
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.field.field_sites import (
@@ -21,8 +21,8 @@ from tests.federation.field.field_sites import (
     PRIVATE,
     QUICK,
     Sites,
-    gathered,
-    order_of,
+    request_of,
+    run_locally,
     task_of,
 )
 
@@ -38,16 +38,16 @@ each_promise = pytest.mark.parametrize("mode", ["sums", "local"])
 @each_mode
 def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tmp_path):
     sites, task = Sites(tmp_path), TASKS[mode]
-    run = sites.run(order_of(task))
-    summary = run.go()
-    risk, found = gathered(task, sites.homes)
+    run = sites.run(request_of(task))
+    summary = run.run()
+    risk, found = run_locally(task, sites.sites_data)
     np.testing.assert_allclose(sites.risks(run), risk, 0, 1e-6)
-    assert (summary["law"], summary["rounds"]) == (found.law, found.sweeps)
+    assert (summary["law"], summary["rounds"]) == (found.transmission, found.sweeps)
     assert summary["finished"]
     assert summary["sites"]["troubles"] == []
-    told = read_tensors(tmp_path / "server" / "one" / FIELD)
+    received = read_tensors(tmp_path / "server" / "one" / FIELD)
     for name, one in found.field.items():
-        np.testing.assert_allclose(told[name].numpy(), one, 0, 1e-6)
+        np.testing.assert_allclose(received[name].numpy(), one, 0, 1e-6)
     own = [tmp_path / name / "runs" / "one" for name in sites.names]
     assert all((place / RISKS).exists() for place in own)
     ledgers = [
@@ -57,7 +57,7 @@ def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tm
     spent = ledgers[0].spent()
     if mode == "off":
         channels = {one.channel for one in spent.unprotected}
-        wanted = {"presence", "tests", "infectious", "transmission", "judgement"}
+        wanted = {"presence", "tests", "infectious", "transmission", "held-out losses"}
         assert wanted <= channels
     else:
         assert spent.total["person"].epsilon == pytest.approx(20.0)
@@ -65,17 +65,17 @@ def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tm
 
 @each_mode
 def test_a_run_that_lost_its_sites_is_begun_again_to_the_same_risks(mode, tmp_path):
-    sites, order = Sites(tmp_path), order_of(TASKS[mode], least=3)
+    sites, run_request = Sites(tmp_path), request_of(TASKS[mode], least=3)
     sites.away = {"site-1": range(3, 100)}
     with pytest.raises(TooFewSitesError, match="site-1 in round 2, sweep: no answer"):
-        sites.run(order).go()
-    told = json.loads((tmp_path / "server" / "one" / SUMMARY).read_text())
-    assert (told["finished"], told["error_kind"]) == (False, "TooFewSitesError")
+        sites.run(run_request).run()
+    received = json.loads((tmp_path / "server" / "one" / SUMMARY).read_text())
+    assert (received["finished"], received["error_kind"]) == (False, "TooFewSitesError")
     sites.start()
-    run = sites.run(order)
-    assert run.go()["finished"]
+    run = sites.run(run_request)
+    assert run.run()["finished"]
     np.testing.assert_allclose(
-        sites.risks(run), gathered(TASKS[mode], sites.homes)[0], 0, 1e-6
+        sites.risks(run), run_locally(TASKS[mode], sites.sites_data)[0], 0, 1e-6
     )
     ledger = Ledger.open(tmp_path / "site-0" / "runs" / "one" / LEDGER)
     assert len(set(ledger.releases)) == len(ledger.releases)
@@ -85,11 +85,11 @@ def test_what_a_lost_site_sent_last_stands(tmp_path):
     task = task_of(replace(PLAIN, folds=0))
     sites = Sites(tmp_path)
     sites.away = {"site-2": range(4, 100)}
-    run = sites.run(order_of(task, most_missed=50))
-    assert run.go()["finished"]
+    run = sites.run(request_of(task, most_missed=50))
+    assert run.run()["finished"]
     assert set(run.scores) == {"site-0", "site-1"}
-    whole, _ = gathered(task, sites.homes)
-    without, _ = gathered(task, sites.homes[:2])
+    whole, _ = run_locally(task, sites.sites_data)
+    without, _ = run_locally(task, sites.sites_data[:2])
     mine = np.concatenate([run.scores[name] for name in ("site-0", "site-1")])
     gap = np.abs(mine - whole[: len(mine)]).mean()
     assert 0 < gap < np.abs(mine - without).mean()
@@ -97,17 +97,17 @@ def test_what_a_lost_site_sent_last_stands(tmp_path):
 
 @each_promise
 def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
-    sites, order = Sites(tmp_path), order_of(TASKS[mode])
-    sites.run(order).go()
+    sites, run_request = Sites(tmp_path), request_of(TASKS[mode])
+    sites.run(run_request).run()
     calls = [call for site, call in sites.calls if site == "site-0"]
     sites.start()
     site = sites.running["site-0"]
     for call in calls:
-        parcel = unpack(call)
-        phase, tensors = parcel.heading.phase, dict(parcel.tensors)
-        if phase == "sweep" and parcel.values["step"] == 2:
+        packet = unpack(call)
+        phase, tensors = packet.header.phase, dict(packet.tensors)
+        if phase == "sweep" and packet.values["step"] == 2:
             tensors["evidence_step"] = tensors["evidence_step"] / 2
-            other = pack(Packet(parcel.heading, tensors, parcel.values))
+            other = pack(Packet(packet.header, tensors, packet.values))
             assert unpack(site.answer(other)).values["error"] == REPLAYED
             break
         assert "error" not in unpack(site.answer(call)).values
@@ -119,8 +119,8 @@ def test_secrets_differ_from_site_to_site_and_from_run_to_run(mode, tmp_path):
     for number in range(2):
         sites = Sites(tmp_path / str(number))
         replace_in_policies(sites, "known_noise = true\n", "")
-        run = sites.run(order_of(TASKS[mode]))
-        run.go()
+        run = sites.run(request_of(TASKS[mode]))
+        run.run()
         found.append(sites.risks(run))
     assert (found[0] != found[1]).mean() > 0.9
 
@@ -140,7 +140,7 @@ def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
     sites = Sites(tmp_path, policy=line)
     replace_in_policies(sites, "fold = 0", "fold = 10")
     with pytest.raises(TooFewSitesError, match=f"policy.{key}"):
-        sites.run(order_of(task)).go()
+        sites.run(request_of(task)).run()
     assert not (tmp_path / "site-0" / "runs" / "one" / LEDGER).exists()
     assert all(unpack(answer).tensors == {} for _, answer in sites.answers)
 
@@ -154,40 +154,40 @@ def replace_in_policies(sites, before, after):
 @each_promise
 def test_promises_of_all_runs_add_up(mode, tmp_path):
     sites = Sites(tmp_path, policy="most_epsilon = 15\n")
-    with pytest.raises(TooFewSitesError, match="budget of privacy is spent"):
-        sites.run(order_of(TASKS[mode])).go()
-    assert not (tmp_path / "site-0" / "runs" / "one" / NOTED).exists()
+    with pytest.raises(TooFewSitesError, match="privacy budget is spent"):
+        sites.run(request_of(TASKS[mode])).run()
+    assert not (tmp_path / "site-0" / "runs" / "one" / REQUESTS).exists()
     sites.start()
     modest = FieldPrivacySettings(mode=mode, epsilon=10.0)
-    assert sites.run(order_of(task_of(privacy=modest))).go()["finished"]
-    (listed,) = (tmp_path / "site-0" / PROMISES).read_text().splitlines()
+    assert sites.run(request_of(task_of(privacy=modest))).run()["finished"]
+    (listed,) = (tmp_path / "site-0" / BUDGET_FILE).read_text().splitlines()
     assert json.loads(listed)[0] == "one"
 
 
 def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
     sites = Sites(tmp_path, policy="validation = false\n")
-    summary = sites.run(order_of(TASKS["off"])).go()
-    assert summary["law"] == "scaled"
-    judged = [
+    summary = sites.run(request_of(TASKS["off"])).run()
+    assert summary["law"] == "global"
+    losses = [
         unpack(answer).values["people"]
         for _, answer in sites.answers
-        if unpack(answer).heading.phase == "judged"
+        if unpack(answer).header.phase == "losses"
     ]
-    assert judged
-    assert set(judged) == {0}
+    assert losses
+    assert set(losses) == {0}
 
 
-def changed(tensors=None, **told):
-    def made(parcel):
-        news = {**parcel.tensors}
+def changed(tensors=None, **received):
+    def made(packet):
+        news = {**packet.tensors}
         for name, change in (tensors or {}).items():
             news[name] = change(news[name].clone())
-        given = parcel.values
+        given = packet.values
         values = {
             **given,
-            **{n: f(given) if callable(f) else f for n, f in told.items()},
+            **{n: f(given) if callable(f) else f for n, f in received.items()},
         }
-        return pack(Packet(parcel.heading, news, values))
+        return pack(Packet(packet.header, news, values))
 
     return made
 
@@ -209,9 +209,9 @@ BAD_ANSWERS = {
     "crowd": ("count", changed({"crowd": lambda one: one + 1})),
     "tests": ("count", changed({"tests": lambda one: one + 1e6})),
     "half a person": ("count", changed({"tests": lambda one: one + 0.5})),
-    "losses": ("judged", changed({"total": lambda one: one - 1000})),
-    "large losses": ("judged", changed({"total": lambda one: one + 1e6})),
-    "people": ("judged", changed(people=10**9)),
+    "losses": ("losses", changed({"total": lambda one: one - 1000})),
+    "large losses": ("losses", changed({"total": lambda one: one + 1e6})),
+    "people": ("losses", changed(people=10**9)),
     "score": ("finish", changed({"scores": first_as(2.0)})),
     "garbage": ("sweep", lambda _: b"\x00" * 50),
 }
@@ -222,22 +222,22 @@ def with_bad_answers(folder, task, phase, spoil):
     sites = Sites(folder, count=2)
 
     def tamper(site, _asked, answer):
-        parcel = unpack(answer)
-        hit = site == "site-1" and parcel.heading.phase == phase
-        return spoil(parcel) if hit else answer
+        packet = unpack(answer)
+        hit = site == "site-1" and packet.header.phase == phase
+        return spoil(packet) if hit else answer
 
     sites.tamper = tamper
-    return sites.run(order_of(task, most_missed=10**6)).go()
+    return sites.run(request_of(task, most_missed=10**6)).run()
 
 
 @pytest.mark.parametrize("fault", BAD_ANSWERS)
 def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
     phase, spoil = BAD_ANSWERS[fault]
-    task = TASKS["off"] if phase == "judged" else task_of(replace(PLAIN, folds=0))
+    task = TASKS["off"] if phase == "losses" else task_of(replace(PLAIN, folds=0))
     summary = with_bad_answers(tmp_path, task, phase, spoil)
-    troubles = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
-    assert ("site-1", phase) in troubles
-    assert {site for site, _ in troubles} == {"site-1"}
+    failures = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
+    assert ("site-1", phase) in failures
+    assert {site for site, _ in failures} == {"site-1"}
     assert summary["finished"]
 
 
@@ -245,7 +245,7 @@ def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
 def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
     spoil = changed({"infectious": first_as(1e9)})
     summary = with_bad_answers(tmp_path, TASKS[mode], "sweep", spoil)
-    assert "no noise of the plan" in summary["sites"]["troubles"][0]["why"]
+    assert "the range of the plan" in summary["sites"]["troubles"][0]["why"]
 
 
 def in_run(**news):
@@ -260,7 +260,7 @@ BAD_CALLS = {
     "other slots": changed({"evidence_step": lambda one: one[:-1]}),
     "a step above 1": changed({"evidence_step": lambda one: one + 2}),
     "no folds": in_run(without=0),
-    "an unknown law": in_run(law="two"),
+    "an unknown model": in_run(transmission="two"),
     "a run that was not begun": in_run(without=[], start="last", purpose="final"),
     "an unknown fold": in_run(without=[99]),
     "a tally": changed(tally=True),
@@ -273,15 +273,15 @@ BAD_CALLS = {
 @pytest.mark.parametrize("fault", BAD_CALLS)
 def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
     sites = Sites(tmp_path, count=1)
-    sites.run(order_of(task_of(PLAIN))).go()
+    sites.run(request_of(task_of(PLAIN))).run()
     calls = [call for _, call in sites.calls]
     sites.start()
     site, spoil = sites.running["site-0"], BAD_CALLS[fault]
     for call in calls:
-        parcel = unpack(call)
-        if parcel.heading.phase == "sweep" and parcel.values["step"] == 2:
-            answer = unpack(site.answer(spoil(parcel)))
-            assert answer.values["error"] == "the call does not fit what it holds"
+        packet = unpack(call)
+        if packet.header.phase == "sweep" and packet.values["step"] == 2:
+            answer = unpack(site.answer(spoil(packet)))
+            assert answer.values["error"] == "the call does not match its data"
             assert answer.tensors == {}
             assert "error" not in unpack(site.answer(call)).values
             break
@@ -291,22 +291,22 @@ def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
 def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
     sites = Sites(tmp_path, count=1)
     site = sites.running["site-0"]
-    for phase in ("count", "sweep", "end", "judged", "finish", "look"):
+    for phase in ("count", "sweep", "end", "losses", "finish", "validate"):
         answer = unpack(
             site.answer(pack(Packet(MessageHeader("one", "site-0", 0, phase))))
         )
         assert "error" in answer.values
-    hello = replace(order_of().hello, method="falcon")
+    hello = replace(request_of().hello, method="falcon")
     call = pack(hello.encode(MessageHeader("one", "site-0", 0, "hello")))
     assert "error" in unpack(site.answer(call)).values
 
 
 def test_a_private_run_goes_on_with_the_sites_it_began_with_alone(tmp_path):
-    sites, order = Sites(tmp_path), order_of(TASKS["sums"], least=2)
+    sites, run_request = Sites(tmp_path), request_of(TASKS["sums"], least=2)
     sites.away = {name: range(3, 100) for name in ("site-1", "site-2")}
     with pytest.raises(TooFewSitesError):
-        sites.run(order).go()
+        sites.run(run_request).run()
     sites.start()
     sites.away = {"site-2": range(100)}
-    with pytest.raises(DataError, match="begun with site-2"):
-        sites.run(order).go()
+    with pytest.raises(DataError, match="started with site-2"):
+        sites.run(run_request).run()

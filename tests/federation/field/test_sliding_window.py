@@ -57,13 +57,13 @@ def of_days(begin, end):
 
 def known_until(day):
     known = world()[2]
-    kept = known.slot < day * PER_DAY
+    chosen = known.slot < day * PER_DAY
     return TestResults(
-        known.people, known.person[kept], known.positive[kept], known.slot[kept]
+        known.people, known.person[chosen], known.positive[chosen], known.slot[chosen]
     )
 
 
-def batch(days, sweeps=15, law="one", errors=RIGHT):
+def batch(days, sweeps=15, transmission="fixed", errors=RIGHT):
     """The field of the first days, by one run."""
     experiment, whole, _ = world()
     traces, known = of_days(0, days), known_until(days)
@@ -72,13 +72,13 @@ def batch(days, sweeps=15, law="one", errors=RIGHT):
     people = ChainCohort.of(traces, known, rates, errors)
     graph = replace(graph_of(scene, people.crowd()), clock=traces.clock)
     settings = FieldSettings(sweeps=sweeps)
-    state = converge(Cohorts([people]), graph, known, rates, settings, law)
+    state = converge(Cohorts([people]), graph, known, rates, settings, transmission)
     field = SavedField(graph, state.sums, state.factor, rates, errors)
-    return people, field, Transmission(law, TransmissionSettings())
+    return people, field, Transmission(transmission, TransmissionSettings())
 
 
-def window_of(days, length, law="one"):
-    people, field, transmission = batch(days, law=law)
+def window_of(days, length, transmission="fixed"):
+    people, field, transmission = batch(days, transmission=transmission)
     window = WindowSettings(days=length)
     return FieldWindow.of_run(
         people, known_until(days), field, FieldSettings(), window, transmission
@@ -89,12 +89,12 @@ def new_day(window, day):
     """Day ``day``, from 0, as it comes in."""
     _, traces, known = world()
     slots = slice(day * PER_DAY, (day + 1) * PER_DAY)
-    kept = (known.slot >= slots.start) & (known.slot < slots.stop)
-    slot = known.slot[kept] - (window.first_day - 1) * PER_DAY
+    chosen = (known.slot >= slots.start) & (known.slot < slots.stop)
+    slot = known.slot[chosen] - (window.first_day - 1) * PER_DAY
     return NewDay(
         traces.by_slot[slots].copy(),
-        known.person[kept],
-        known.positive[kept],
+        known.person[chosen],
+        known.positive[chosen],
         slot.astype(np.int32),
     )
 
@@ -128,7 +128,9 @@ def test_a_window_ends_where_the_batch_does_or_near_it(length):
     flat = np.abs(wanted - wanted.mean()).mean()
     growing = length == DAYS
     assert np.abs(risk - wanted).mean() < (1e-3 if growing else 0.5 * flat)
-    assert np.abs(now.aside - wanted_now.aside).mean() < (1e-3 if growing else 0.02)
+    assert np.abs(now.without_tests - wanted_now.without_tests).mean() < (
+        1e-3 if growing else 0.02
+    )
     if growing:
         assert np.abs(now.tested - wanted_now.tested).mean() < 1e-3
 
@@ -147,13 +149,13 @@ def test_what_is_dropped_stays_with_each_person(errors):
     risk, now = window.risks()
     np.testing.assert_allclose(risk, people.risk, 0, 1e-5)
     wanted = people.current_risk(field.messages())
-    np.testing.assert_allclose(now.aside, wanted.aside, 0, 1e-5)
+    np.testing.assert_allclose(now.without_tests, wanted.without_tests, 0, 1e-5)
     np.testing.assert_allclose(now.tested, wanted.tested, 0, 1e-5)
     np.testing.assert_array_equal(window.boundary.status, known.status)
 
 
 def test_a_window_goes_on_from_disk_as_if_it_had_stayed(tmp_path):
-    window = window_of(5, length=6, law="mild")
+    window = window_of(5, length=6, transmission="regional-strong")
     before, day = window.messages.evidence.copy(), new_day(window, 5)
     window.save(tmp_path / "state", Origin())
     ours, theirs = window.update(day), FieldWindow.load(tmp_path / "state").update(day)
@@ -174,7 +176,7 @@ def test_a_newcomer_enters_with_the_risk_of_the_city_and_then_its_own():
     after = window.update(more)
     assert after.traces.people == window.traces.people + 1
     risk, _ = after.risks()
-    expected = 1 - window.boundary.aside[:, 0].mean()
+    expected = 1 - window.boundary.without_tests[:, 0].mean()
     assert risk[-1] == pytest.approx(expected, abs=0.02)
     # Who stays at the busiest place instead has more.
     busy = np.array([np.bincount(row[row >= 0]).argmax() for row in day.by_slot])
@@ -191,16 +193,16 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
         negative = day_tests([3], [False], [after.traces.slots])
         after = after.update(replace(day, **negative))
     risk, now = after.risks()
-    for told in (risk, now.aside, now.tested):
-        assert np.isfinite(told).all()
-        assert ((told >= 0) & (told <= 1)).all()
+    for message in (risk, now.without_tests, now.tested):
+        assert np.isfinite(message).all()
+        assert ((message >= 0) & (message <= 1)).all()
     for held in (after.messages.evidence, after.field.sums.infectious):
         assert np.isfinite(held).all()
     assert after.boundary.status[3] == after.boundary.status[4] == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"by_slot": np.zeros((3, 160), np.int32)}, "expected \\(4 slots, people\\)"),
         ({"by_slot": np.zeros((4, 159), np.int32)}, "a day of 159 people"),
@@ -210,7 +212,7 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
         ),
     ],
 )
-def test_a_day_that_does_not_fit_is_refused(change, told):
+def test_a_day_that_does_not_fit_is_refused(change, message):
     window = window_of(5, length=6)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         window.update(replace(new_day(window, 5), **change))

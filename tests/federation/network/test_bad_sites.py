@@ -17,20 +17,22 @@ from epifalcon.federation.falcon.site_run import SiteRun
 from epifalcon.federation.messages import Packet, pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SiteFiles
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.models.tensor_files import read_tensors
-from tests.federation.falcon.test_server_run import order, store_site
-from tests.federation.local_sites import Loopback, with_heading, with_values
+from tests.federation.falcon.test_server_run import run_request, store_site
+from tests.federation.local_sites import Loopback, with_header, with_values
 from tests.studies import town
 
 ANY = "every answer"
-TENSORS = frozenset({"count", "states", "announce", "begin", "reply", "look", "finish"})
-COUNTS = frozenset({"count", "announce"})
+TENSORS = frozenset(
+    {"count", "states", "presence", "begin", "reply", "validate", "finish"}
+)
+COUNTS = frozenset({"count", "presence"})
 PHASES = {
-    "off": ("hello", "count", "states", "prepare", "announce", "settle", "begin"),
-    "rows": ("announce", "reply", "look", "finish"),
-    "paper": ("announce", "reply"),
-    "local": ("announce",),
+    "off": ("hello", "count", "states", "prepare", "presence", "totals", "begin"),
+    "rows": ("presence", "reply", "validate", "finish"),
+    "paper": ("presence", "reply"),
+    "local": ("presence",),
 }
 CASES = [(kind, phase) for kind, phases in PHASES.items() for phase in phases]
 
@@ -58,13 +60,13 @@ BAD = {
     "garbage": (lambda _: b"\x07" * 1000, ANY),
     "empty": (lambda _: b"", ANY),
     "huge heading": (lambda _: struct.pack("<Q", 2**40) + b"{" * 2**21, ANY),
-    "long heading": (with_heading(phase="x" * 2**19), ANY),
+    "long heading": (with_header(phase="x" * 2**19), ANY),
     "no json": (lambda _: struct.pack("<Q", 4) + b"nope", ANY),
     "a list": (lambda _: struct.pack("<Q", 2) + b"[]", ANY),
-    "forged site": (with_heading(site="honest-1"), ANY),
-    "another run": (with_heading(run="theirs"), ANY),
-    "another round": (with_heading(round=77), ANY),
-    "another phase": (with_heading(phase="hello again"), ANY),
+    "forged site": (with_header(site="honest-1"), ANY),
+    "another run": (with_header(run="theirs"), ANY),
+    "another round": (with_header(round=77), ANY),
+    "another phase": (with_header(phase="hello again"), ANY),
     "a refusal": (with_values(error="it does not allow this: policy.rows"), ANY),
     "an odd refusal": (with_values(error=[{"a": 1}]), ANY),
     "no tensors": (lambda one: replace(one, tensors={}), TENSORS),
@@ -97,10 +99,10 @@ def is_hit(kind, name, phase):
     # A site may keep its scores and be at fewer places than it is, nobody knows how
     # many of its people are held back, and noise may make a count negative.
     allowed = {
-        ("look", "too short"),
-        ("look", "too long"),
+        ("validate", "too short"),
+        ("validate", "too long"),
         ("finish", "no tensors"),
-        ("announce", "too short"),
+        ("presence", "too short"),
         ("local", "negative"),
     }
     return phase in hits and not allowed & {(phase, name), (kind, name)}
@@ -111,20 +113,20 @@ class Crowd(Loopback):
 
     def __init__(self, folder, kind, phase):
         bad = [name for name in BAD if is_hit(kind, name, phase)]
-        homes = split(town.traces(), town.known(), 2)
+        sites_data = split_sites(town.traces(), town.known(), 2)
         # Everybody else holds the same few people: what they say is thrown away.
-        small = split(town.traces(), town.known(), 4)[3]
+        small = split_sites(town.traces(), town.known(), 4)[3]
         names = ["honest-1", "honest-2", *(one.replace(" ", "-") for one in bad)]
         super().__init__()
-        for name, home in zip(names, [*homes, *[small] * len(bad)], strict=True):
-            store_site(folder / name, home)
+        for name, data in zip(names, [*sites_data, *[small] * len(bad)], strict=True):
+            store_site(folder / name, data)
             self.running[name] = SiteRun(SiteFiles(folder / name), "first", name)
 
         def tamper(site, _call, answer):
-            parcel = unpack(answer)
-            if site in names[:2] or parcel.heading.phase.split(" ")[0] != phase:
+            packet = unpack(answer)
+            if site in names[:2] or packet.header.phase.split(" ")[0] != phase:
                 return answer
-            made = BAD[bad[names.index(site) - 2]][0](parcel)
+            made = BAD[bad[names.index(site) - 2]][0](packet)
             return pack(made) if isinstance(made, Packet) else made
 
         self.tamper = tamper
@@ -134,16 +136,16 @@ class Crowd(Loopback):
 def test_no_bad_answer_ends_a_run(tmp_path, kind, phase):
     crowd = Crowd(tmp_path, kind, phase)
     rules = {"uploads": "rows" if kind == "rows" else "sums", "least_sites": 2}
-    wanted = order("off" if kind == "rows" else kind, rounds=1, **rules)
+    wanted = run_request("off" if kind == "rows" else kind, rounds=1, **rules)
     if kind != "off":
         # The region model takes longest, and its phases are met in the first kind.
         region = replace(wanted.settings.region, macro_cases="none")
         wanted = replace(wanted, settings=replace(wanted.settings, region=region))
-    if phase == "look":
+    if phase == "validate":
         stopping = replace(wanted.settings.stopping, validation_share=0.6)
         wanted = replace(wanted, settings=replace(wanted.settings, stopping=stopping))
     place = tmp_path / "server" / "first"
-    summary = SitesRun(crowd, place, wanted, RunOptions(scores=True)).go()
+    summary = SitesRun(crowd, place, wanted, RunOptions(scores=True)).run()
     assert summary["finished"]
     counts = summary["sites"]["counts"]
     assert set(counts) == set(crowd.sites) - {"honest-1", "honest-2"}

@@ -7,12 +7,7 @@ import torch
 from epifalcon.errors import TooFewSitesError
 from epifalcon.federation.messages import Packet, pack, unpack
 from epifalcon.federation.settings import SiteRules
-from tests.federation.local_sites import (
-    sites_of,
-    with_heading,
-    with_tensor,
-    with_values,
-)
+from tests.federation.local_sites import sites_of, with_header, with_tensor, with_values
 from tests.federation.small_world import city, plan_of, settings_of
 
 BAD = "site-01"
@@ -20,10 +15,10 @@ PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
 OFF = {"mode": "off"}
 
 
-def engine(wish=None, **rules):
+def engine(privacy=None, **rules):
     settings = settings_of(precision="double", gradient_path="local")
-    whole = city(30, 2 if wish else 0, 3)
-    plan = plan_of(settings, 2 if wish else 0, **(wish or OFF))
+    whole = city(30, 2 if privacy else 0, 3)
+    plan = plan_of(settings, 2 if privacy else 0, **(privacy or OFF))
     cohorts = [whole.restrict(part) for part in np.array_split(np.arange(30), 3)]
     return sites_of(cohorts, settings, plan, 5, SiteRules(least_sites=2, **rules))
 
@@ -33,8 +28,8 @@ def spoiling(phase, spoil, number=1):
 
     def tamper(site, _call, answer):
         packet = unpack(answer)
-        at = packet.heading.phase, packet.heading.round
-        hit = at == (phase, packet.heading.round if number is None else number)
+        at = packet.header.phase, packet.header.round
+        hit = at == (phase, packet.header.round if number is None else number)
         made = spoil(packet) if site == BAD and hit else answer
         return pack(made) if isinstance(made, Packet) else made
 
@@ -57,7 +52,7 @@ def keys(change):
     def spoil(packet):
         made = change(packet.tensors["keys"])
         ones = torch.ones(len(made), dtype=torch.float64)
-        return Packet(packet.heading, {"keys": made, "counts": ones})
+        return Packet(packet.header, {"keys": made, "counts": ones})
 
     return spoil
 
@@ -67,16 +62,16 @@ BIAS = "gradients/head.bias"
 FAULTS = {
     "nan": (UPLOAD, with_tensor("rows", with_nan), "NaN or infinity"),
     "too wide": (UPLOAD, with_tensor("rows", lambda r: r.repeat(1, 2)), "width 12"),
-    "other keys": (UPLOAD, with_tensor("keys", lambda k: k + 1), "other places"),
+    "other keys": (UPLOAD, with_tensor("keys", lambda k: k + 1), "places shared"),
     "other channel": (UPLOAD, with_values(channel="upload/0"), "an upload of 'upload"),
-    "old round": (UPLOAD, with_heading(round=0), "round is 0, expected 1"),
-    "other protocol": (UPLOAD, with_heading(protocol=9), "protocol is 9"),
-    "complaint": (UPLOAD, with_values(error="no\nidea"), "the site says: no idea"),
-    "nothing": (UPLOAD, lambda one: Packet(one.heading), "the message lacks"),
+    "old round": (UPLOAD, with_header(round=0), "round is 0, expected 1"),
+    "other protocol": (UPLOAD, with_header(protocol=9), "protocol is 9"),
+    "complaint": (UPLOAD, with_values(error="no\nidea"), "the site reports: no idea"),
+    "nothing": (UPLOAD, lambda one: Packet(one.header), "the message lacks"),
     "long row": ("begin", with_tensor("rows", lambda r: r * 1000), "noise allow"),
     "gradient less": (GRADIENTS, with_tensor(BIAS, lambda g: g[:1]), "and shapes"),
     "long gradient": (GRADIENTS, with_tensor(BIAS, lambda g: g + 1e4), "noise allow"),
-    "more people": (GRADIENTS, with_values(people=11), "gradients of 11"),
+    "more people": (GRADIENTS, with_values(people=11), "gradients of 11 people"),
 }
 
 
@@ -90,63 +85,67 @@ def test_a_bad_answer_is_refused_and_named_and_the_model_is_as_without_it(name):
     for _ in range(3):
         sites.step()
         calm.step()
-    (trouble,) = sites.board.troubles
-    assert (trouble.site, trouble.round, trouble.kind) == (BAD, 1, "refused")
-    assert why in trouble.why
-    assert sites.board.report()["counts"] == {BAD: {"refused": 1}}
+    (failure,) = sites.calls.failures
+    assert (failure.site, failure.round, failure.kind) == (BAD, 1, "refused")
+    assert why in failure.why
+    assert sites.calls.report()["counts"] == {BAD: {"refused": 1}}
     mine, theirs = sites.state().tensors, calm.state().tensors
     assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
 
 
 OTHERS = {
-    "weight below 0": (GRADIENTS, with_values(weight=-1.0), "cannot weigh"),
-    "weight": (GRADIENTS, with_values(weight=31.0), "cannot weigh"),
-    "no weight": (GRADIENTS, with_values(weight=None), "without weight"),
-    "a word": (GRADIENTS, with_values(weight="much"), "weight is not"),
+    "weight below 0": (GRADIENTS, with_values(weight=-1.0), "is impossible"),
+    "weight": (GRADIENTS, with_values(weight=31.0), "is impossible"),
+    "no weight": (GRADIENTS, with_values(weight=None), "lack weight"),
+    "a word": (GRADIENTS, with_values(weight="much"), "weight is invalid"),
     "rows: long": ("begin", with_tensor("rows", lambda one: one * 1000), "noise allow"),
     "rows: people": (
         "begin",
         with_tensor("person", lambda one: one + torch.arange(len(one))),
-        "more rows than its people",
+        "more rows than",
     ),
-    "rows: keys": ("begin", with_tensor("keys", lambda one: one + 10**7), "announced"),
-    "many keys": ("announce", keys(lambda _: torch.arange(10**5)), "too many"),
-    "keys back": ("announce", keys(lambda found: found.flip(0)), "ascending"),
-    "keys below": ("announce", keys(lambda found: found - 10**6), "less than 0"),
-    "keys of floats": ("announce", keys(torch.Tensor.double), "expected int64"),
+    "rows: keys": (
+        "begin",
+        with_tensor("keys", lambda one: one + 10**7),
+        "not claimed",
+    ),
+    "many keys": ("presence", keys(lambda _: torch.arange(10**5)), "too many"),
+    "keys back": ("presence", keys(lambda found: found.flip(0)), "ascending"),
+    "keys below": ("presence", keys(lambda found: found - 10**6), "less than 0"),
+    "keys of floats": ("presence", keys(torch.Tensor.double), "expected int64"),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_its_people_cannot_send_is_refused(name):
     phase, spoil, why = OTHERS[name]
-    announces, rows = phase == "announce", name.startswith("rows")
+    announces, rows = phase == "presence", name.startswith("rows")
     uploads = "rows" if rows else "sums"
     sites, transport = engine(PAPER if announces or rows else None, uploads=uploads)
     transport.tamper = spoiling(phase, spoil, number=None if announces else 1)
     for _ in range(2):
         sites.step()
-    assert all(why in one.why for one in sites.board.troubles)
-    assert [one.kind for one in sites.board.troubles] == ["refused"] * (1 + announces)
+    assert all(why in one.why for one in sites.calls.failures)
+    assert [one.kind for one in sites.calls.failures] == ["refused"] * (1 + announces)
     if announces:
-        # Nor does a site take part that never announced its places.
+        # Nor does a site take part that never claimed places.
         for _ in range(2):
             sites.step()
-        assert sites.board.present == ["site-00", "site-02"]
+        assert sites.calls.present == ["site-00", "site-02"]
 
 
 def test_a_call_that_comes_twice_is_answered_twice_and_done_once():
     sites, transport = engine(PAPER)
     calm, _ = engine(PAPER)
-    ask = transport.ask
+    send = transport.call
 
     def twice(calls, seconds):
-        first, _ = ask(calls, seconds)
-        second, failures = ask(calls, seconds)
+        first, _ = send(calls, seconds)
+        second, failures = send(calls, seconds)
         assert first == second
         return second, failures
 
-    transport.ask = twice
+    transport.call = twice
     for _ in range(3):
         sites.step()
         calm.step()
@@ -162,7 +161,7 @@ def test_a_call_for_an_earlier_round_is_refused_by_the_site():
     early = next(call for site, call in transport.calls if site == BAD)
     sites.step()
     answer = unpack(transport.running[BAD].answer(early))
-    assert "does not fit" in answer.values["error"]
+    assert "does not match" in answer.values["error"]
 
 
 def test_fewer_sites_than_agreed_end_the_run_with_the_model_as_it_was():
@@ -186,7 +185,7 @@ def test_a_lost_site_is_counted_no_longer():
     transport.tamper = lambda site, _call, answer: None if site == BAD else answer
     for _ in range(3):
         sites.step()
-    assert sites.board.present == ["site-00", "site-02"]
+    assert sites.calls.present == ["site-00", "site-02"]
     found = [unpack(call).tensors for site, call in transport.calls if site != BAD]
     counts = [one["counts"] for one in found if "counts" in one][-2].numpy()
     mine, other = (

@@ -13,7 +13,7 @@ from epifalcon.federation import preparation
 from epifalcon.federation.falcon.site_run import (
     FalconRunRequest,
     SiteRun,
-    crowds,
+    group_sizes,
     usable,
 )
 from epifalcon.federation.messages import SECONDS, MessageHeader, Packet, pack, unpack
@@ -26,10 +26,10 @@ from epifalcon.federation.network.site_files import (
 from epifalcon.federation.preparation import ValidationSplit
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from tests.federation.falcon.test_server_run import (
-    homes,
     lay_out,
-    order,
     run_of,
+    run_request,
+    sites_data,
     store_site,
 )
 from tests.studies import town
@@ -39,7 +39,7 @@ SITE, RUN = "clinic", "first"
 
 @pytest.fixture
 def place(tmp_path):
-    store_site(tmp_path / SITE, homes()[0])
+    store_site(tmp_path / SITE, sites_data()[0])
     return tmp_path / SITE
 
 
@@ -52,9 +52,9 @@ def allow(place, *lines):
     path.write_text("\n".join([path.read_text(), *lines, ""]))
 
 
-def say(site, phase, number=0, tensors=None, **told):
-    heading = MessageHeader(RUN, SITE, number, phase)
-    return unpack(site.answer(pack(Packet(heading, tensors or {}, told))))
+def say(site, phase, number=0, tensors=None, **message):
+    header = MessageHeader(RUN, SITE, number, phase)
+    return unpack(site.answer(pack(Packet(header, tensors or {}, message))))
 
 
 def hello(site, wanted):
@@ -71,7 +71,7 @@ def recorded(folder, wanted):
     """Every call to the site in a whole run, by phase."""
     lay_out(folder)
     run, transport = run_of(folder, wanted)
-    run.go()
+    run.run()
     calls = [call for site, call in transport.calls if site == SITE]
     transport.start()
     return calls
@@ -85,13 +85,13 @@ def refused(answer):
     ("policy", "words"),
     [
         ('modes = ["off"]', "it does not allow these settings: policy.modes"),
-        ("most_epsilon = 1.0", "its budget of privacy is spent"),
+        ("most_epsilon = 1.0", "its privacy budget is spent"),
     ],
 )
 def test_after_a_refused_hello_nothing_is_answered(
     place, tmp_path_factory, policy, words
 ):
-    calls = recorded(tmp_path_factory.mktemp("whole"), order("local", rounds=2))
+    calls = recorded(tmp_path_factory.mktemp("whole"), run_request("local", rounds=2))
     allow(place, policy)
     site = site_of(place)
     assert unpack(site.answer(calls[0])).values["error"] == words
@@ -102,24 +102,24 @@ def test_after_a_refused_hello_nothing_is_answered(
 def test_a_refusal_in_a_run_that_is_under_way_ends_it_until_a_hello_is_accepted(
     tmp_path,
 ):
-    calls = recorded(tmp_path / "whole", order("off", rounds=2))
-    store_site(tmp_path / SITE, homes()[0])
+    calls = recorded(tmp_path / "whole", run_request("off", rounds=2))
+    store_site(tmp_path / SITE, sites_data()[0])
     site = site_of(tmp_path / SITE)
-    begun = [call for call in calls if unpack(call).heading.round == 0][:6]
-    for call in begun:
+    started = [call for call in calls if unpack(call).header.round == 0][:6]
+    for call in started:
         assert not refused(unpack(site.answer(call)))
-    other = replace(order("off", rounds=2), seed=4)
+    other = replace(run_request("off", rounds=2), seed=4)
     assert hello(site, other).values["error"] == REPLAYED
     # Also what was answered before is not answered from memory.
-    for call in begun[1:]:
+    for call in started[1:]:
         assert refused(unpack(site.answer(call)))
-    for call in begun:
+    for call in started:
         assert not refused(unpack(site.answer(call)))
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
 def test_the_same_hello_is_answered_alike_and_another_changes_nothing(place, kind):
-    site, wanted = site_of(place), order(kind)
+    site, wanted = site_of(place), run_request(kind)
     first = hello(site, wanted)
     say(site, "count", first=0)
     again = hello(site, wanted)
@@ -132,7 +132,7 @@ def test_the_same_hello_is_answered_alike_and_another_changes_nothing(place, kin
 def test_people_are_numbered_once_so_that_folds_cannot_be_dealt_again(place):
     """Sums without other folds would give, fold by fold, sums of a few."""
     site = site_of(place)
-    hello(site, order("off"))
+    hello(site, run_request("off"))
     assert not refused(say(site, "count", first=0))
     assert say(site, "count", first=1).values["error"] == REPLAYED
     assert refused(say(site, "count", first=-1))
@@ -141,10 +141,10 @@ def test_people_are_numbered_once_so_that_folds_cannot_be_dealt_again(place):
 
 
 def test_region_states_are_told_once_and_must_be_numbers(place):
-    site, wanted = site_of(place), order("off")
+    site, wanted = site_of(place), run_request("off")
     hello(site, wanted)
     say(site, "count", first=0)
-    traces, folds = homes()[0].traces, wanted.settings.region.folds
+    traces, folds = sites_data()[0].traces, wanted.settings.region.folds
     states = torch.ones(1 + folds, len(traces.regions), traces.clock.days, 2)
     assert refused(say(site, "states", tensors={"states": states.double()}))
     assert refused(say(site, "states", tensors={"states": states[:, :, 1:]}))
@@ -156,12 +156,12 @@ def test_region_states_are_told_once_and_must_be_numbers(place):
 
 
 def test_pseudo_traces_cannot_be_left_out_at_the_last_moment(place):
-    wanted = order("local")
+    wanted = run_request("local")
     site = site_of(place)
     hello(site, wanted)
     say(site, "count", first=0)
     assert refused(say(site, "prepare", round=0))
-    assert refused(say(site, "announce"))
+    assert refused(say(site, "presence"))
 
 
 WISHES = {
@@ -178,7 +178,7 @@ WISHES = {
 def test_delta_and_relation_are_the_sites_to_bound(place, name):
     policy, changes, allowed = WISHES[name]
     allow(place, policy)
-    answer = hello(site_of(place), with_privacy(order("local"), **changes))
+    answer = hello(site_of(place), with_privacy(run_request("local"), **changes))
     assert refused(answer) != allowed
 
 
@@ -186,9 +186,9 @@ SUMS = SiteRules(uploads="sums")
 
 
 def policy_refuses(settings, **policy):
-    order = FalconRunRequest(settings=settings, rules=SUMS, seed=1)
+    run_request = FalconRunRequest(settings=settings, rules=SUMS, seed=1)
     try:
-        SitePolicy(**policy).require(order.wanted)
+        SitePolicy(**policy).require(run_request.requirements)
     except SettingsError:
         return True
     return False
@@ -233,7 +233,7 @@ def test_cases_leave_in_the_modes_that_the_site_names(modes, mode, macro, no):
     ],
 )
 def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
-    settings = replace(order("off" if kind == "none" else kind).settings)
+    settings = replace(run_request("off" if kind == "none" else kind).settings)
     macro = "none" if kind == "none" else settings.region.macro_cases
     settings = replace(
         settings, region=replace(settings.region, folds=3, macro_cases=macro)
@@ -242,40 +242,42 @@ def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
     empty = np.zeros(0, np.int32)
     tests = TestResults(people, empty, np.zeros(0, np.bool_), empty)
     dealt = np.concatenate([numbers, np.full(people - len(numbers), -1)])
-    division = ValidationSplit(empty, tests, dealt.astype(np.int64))
-    refused = pytest.raises(SettingsError, match="sums leave of 3 or more")
+    split = ValidationSplit(empty, tests, dealt.astype(np.int64))
+    refused = pytest.raises(SettingsError, match="a sum needs 3 or more")
     with refused if no else contextlib.nullcontext():
-        SitePolicy(least_in_fold=3).require_crowd(crowds(people, division, settings))
+        SitePolicy(least_in_fold=3).require_group_sizes(
+            group_sizes(people, split, settings)
+        )
 
 
 def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):
     text = (place / SITE_FILE).read_text().replace("least_in_fold = 0", "")
     (place / SITE_FILE).write_text(text)
     site = site_of(place)
-    assert not refused(hello(site, order("off")))
+    assert not refused(hello(site, run_request("off")))
     assert "policy.least_in_fold" in say(site, "count", first=0).values["error"]
     assert refused(say(site, "prepare", round=0))
 
 
 def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):
     site = site_of(place)
-    hello(site, order("off"))
+    hello(site, run_request("off"))
 
     def broken(*_):
         raise ZeroDivisionError("person 7 is infected")
 
     monkeypatch.setattr(preparation, "count_tally", broken)
     answer = say(site, "count", first=0)
-    assert answer.values == {"error": "it failed; its own log says why"}
-    for told in ({"seed": []}, {"rules": 3}, {}):
-        assert refused(say(site, "hello", **told))
+    assert answer.values == {"error": "it failed; see its own log"}
+    for message in ({"seed": []}, {"rules": 3}, {}):
+        assert refused(say(site, "hello", **message))
 
 
-@pytest.mark.parametrize(("kind", "told"), [("off", True), ("local", False)])
-def test_seconds_are_not_told_where_tests_are_promised(place, kind, told):
+@pytest.mark.parametrize(("kind", "message"), [("off", True), ("local", False)])
+def test_seconds_are_not_told_where_tests_are_promised(place, kind, message):
     site = site_of(place)
-    assert (SECONDS in hello(site, order(kind)).values) == told
-    assert (SECONDS in say(site, "count", first=0).values) == told
+    assert (SECONDS in hello(site, run_request(kind)).values) == message
+    assert (SECONDS in say(site, "count", first=0).values) == message
 
 
 @pytest.mark.parametrize("spoilt", [torch.inf, torch.nan, 1e30, -1e200])
@@ -292,19 +294,19 @@ def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
     tmp_path, tmp_path_factory, factor
 ):
     """Whether an answer comes, and whether it holds numbers, tells of nobody."""
-    calls = recorded(tmp_path_factory.mktemp("whole"), order("local", rounds=1))
-    store_site(tmp_path / SITE, homes()[0])
+    calls = recorded(tmp_path_factory.mktemp("whole"), run_request("local", rounds=1))
+    store_site(tmp_path / SITE, sites_data()[0])
     site = site_of(tmp_path / SITE)
     for call in calls:
-        parcel = unpack(call)
+        packet = unpack(call)
         tensors = {
             name: one * factor if name.startswith("parameters/") else one
-            for name, one in parcel.tensors.items()
+            for name, one in packet.tensors.items()
         }
         answer = unpack(
-            site.answer(pack(Packet(parcel.heading, tensors, parcel.values)))
+            site.answer(pack(Packet(packet.header, tensors, packet.values)))
         )
-        assert not refused(answer) or parcel.heading.phase == "finish"
+        assert not refused(answer) or packet.header.phase == "finish"
         for one in answer.tensors.values():
             assert torch.isfinite(one.double()).all() or "scores" in answer.tensors
 
@@ -312,7 +314,7 @@ def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
 def test_a_second_run_of_another_relation_counts_what_it_shows(place):
     """Compared with any other row, a row shows twice as much: mu is doubled."""
     allow(place, 'relation = "replace"', "most_epsilon = 20.0")
-    wanted = with_privacy(order("local"), relation="replace", epsilon=20.0)
+    wanted = with_privacy(run_request("local"), relation="replace", epsilon=20.0)
     assert not refused(hello(site_of(place), wanted))
     other = SiteRun(SiteFiles(place), "second", SITE)
     call = pack(wanted.hello.encode(MessageHeader("second", SITE, 0, "hello")))

@@ -37,7 +37,7 @@ from epifalcon.privacy.accounting import epsilon_of, mu_for
 from epifalcon.privacy.events import Releases
 from epifalcon.privacy.gaussian import normals
 from epifalcon.privacy.ledger import Journal
-from tests.federation.falcon.test_server_run import NAMES, order, run_of
+from tests.federation.falcon.test_server_run import NAMES, run_of, run_request
 from tests.federation.small_world import city, plan_of, settings_of
 
 
@@ -133,13 +133,13 @@ def test_runs_are_admitted_once_until_the_bound_and_not_past_it(tmp_path):
     admit(path, "one", cost(5.0), bound(None))
     for _ in range(3):
         admit(path, "two", cost(5.0), bound(both))
-    kept = path.read_text()
-    assert len(kept.splitlines()) == 2
+    stored = path.read_text()
+    assert len(stored.splitlines()) == 2
     for run, epsilon in (("three", 0.1), ("two", 5.1)):
-        with pytest.raises(BudgetExceededError, match=f"run {run}: with 2 runs before"):
+        with pytest.raises(BudgetExceededError, match=f"run {run}: after 2 earlier"):
             admit(path, run, cost(epsilon), bound(both))
-    assert path.read_text() == kept
-    path.write_text('["two", 1\n' + kept)
+    assert path.read_text() == stored
+    path.write_text('["two", 1\n' + stored)
     with pytest.raises(CorruptFileError):
         admit(path, "one", cost(1.0), bound(8.0))
 
@@ -148,8 +148,8 @@ def test_runs_are_admitted_once_until_the_bound_and_not_past_it(tmp_path):
     ("unit", "times"), [("visit", 168), ("day", 14), ("person", 1)]
 )
 def test_a_smaller_unit_is_taken_for_what_it_is_of_a_person(tmp_path, unit, times):
-    wish = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA, unit=unit)
-    made = person_cost(wish, RELEASES)
+    privacy = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA, unit=unit)
+    made = person_cost(privacy, RELEASES)
     assert made == pytest.approx(times * mu_for(2.0, DELTA) ** 2)
     if unit != "person":
         with pytest.raises(BudgetExceededError):
@@ -173,8 +173,8 @@ def test_what_is_admitted_never_passes_the_bound(tmp_path_factory, wishes):
 
 @pytest.mark.parametrize("unit", ["visit", "person"])
 def test_epsilon_is_that_at_the_sites_own_delta_and_relation(tmp_path, unit):
-    wish = PrivacySettings(mode="local", epsilon=2.0, delta=1e-9, unit=unit)
-    new = person_cost(wish, RELEASES)
+    privacy = PrivacySettings(mode="local", epsilon=2.0, delta=1e-9, unit=unit)
+    new = person_cost(privacy, RELEASES)
     for relation, times in (("zero-out", 1), ("replace", 2)):
         exact = epsilon_of(times * math.sqrt(new), DELTA)
         path = tmp_path / f"{relation}.jsonl"
@@ -184,9 +184,9 @@ def test_epsilon_is_that_at_the_sites_own_delta_and_relation(tmp_path, unit):
 
 
 def test_a_promise_for_any_other_row_shows_half_as_far_against_zero():
-    wish = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA)
-    plain = person_cost(wish, RELEASES)
-    strong = replace(wish, relation="replace")
+    privacy = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA)
+    plain = person_cost(privacy, RELEASES)
+    strong = replace(privacy, relation="replace")
     assert person_cost(strong, RELEASES) == pytest.approx(plain / 4)
 
 
@@ -271,8 +271,8 @@ def test_first_weights_follow_the_seed_and_first_embeddings_the_secret():
     assert not np.array_equal(drawn[0], drawn[2])
     whole, settings = city(12), settings_of()
     plan = plan_of(settings)
-    mine = Client(whole, settings, plan, RunSeeds(4, 9)).first_home().rows
-    theirs = Client(whole, settings, plan, RunSeeds(4)).first_home().rows
+    mine = Client(whole, settings, plan, RunSeeds(4, 9)).initial_state().rows
+    theirs = Client(whole, settings, plan, RunSeeds(4)).initial_state().rows
     assert not torch.isclose(mine, theirs).any(dim=1).any()
 
 
@@ -280,8 +280,8 @@ def test_sites_with_secrets_train_together(folder):
     for name in NAMES:
         path = folder / name / SITE_FILE
         path.write_text(path.read_text().replace("known_noise = true", ""))
-    run, transport = run_of(folder, order("paper", rounds=2))
-    assert run.go()["finished"]
-    assert not run.board.troubles
+    run, transport = run_of(folder, run_request("paper", rounds=2))
+    assert run.run()["finished"]
+    assert not run.calls.failures
     keys = {one.rounds.client.seeds.noise for one in transport.running.values()}
     assert len(keys) == len(NAMES)

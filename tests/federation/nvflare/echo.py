@@ -53,7 +53,7 @@ class ScriptedCoordinator(ServerEndpoint):
                 with results.open("a") as file:
                     file.write(json.dumps(take(transport, step)) + "\n")
             # Asks nobody, but notices that the job was stopped.
-            transport.ask({}, 1.0)
+            transport.call({}, 1.0)
             time.sleep(0.01)
         raise TimeoutError("no end in the script")
 
@@ -61,7 +61,7 @@ class ScriptedCoordinator(ServerEndpoint):
 def take(transport, step):
     calls = {site: call.encode() for site, call in step["calls"].items()}
     start = time.perf_counter()
-    answers, failures = transport.ask(calls, step["timeout"])
+    answers, failures = transport.call(calls, step["timeout"])
     shown = {
         site: answer.decode() if len(answer) < 1000 else len(answer)
         for site, answer in answers.items()

@@ -19,8 +19,8 @@ from epifalcon.federation.nvflare.processes import (
     wait_for_port,
 )
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
-from epifalcon.federation.preparation import split
-from epifalcon.studies.federation_rehearsal import lay_out_site
+from epifalcon.federation.preparation import split_sites
+from epifalcon.studies.federation_rehearsal import write_site
 from tests.federation.nvflare.echo import CLASSES, ECHO
 from tests.studies import town
 
@@ -51,16 +51,16 @@ class Live:
         )
         # A blank in the path: kits stand where people put them.
         self.kits = provision(deployment, folder / "the kits", classes=CLASSES)
-        homes = split(town.traces(), town.known(), len(SITES))
-        for name, home in zip(SITES, homes, strict=True):
-            lay_out_site(self.kits[name], home, 0)
+        sites_data = split_sites(town.traces(), town.known(), len(SITES))
+        for name, data in zip(SITES, sites_data, strict=True):
+            write_site(self.kits[name], data, 0)
         self.outside = folder / "connections.txt"
         self.environment = {
             "PYTHONPATH": f"{LOOPBACK}:{ROOT}:{ROOT / 'src'}",
             "OMP_NUM_THREADS": "1",
             "EPIFALCON_CONNECTIONS": str(self.outside),
         }
-        self.parties: dict[str, ChildProcess] = {}
+        self.processes: dict[str, ChildProcess] = {}
         self._echo = ""
 
     @contextlib.contextmanager
@@ -71,9 +71,9 @@ class Live:
 
     # Runs of Falcon and Falcon Field.
 
-    def submit(self, admin, order, run, least=2, resume=False) -> str:
-        conduct = RunOptions(scores=True)
-        return admin.submit(job_of(run, order, conduct, least, resume=resume))
+    def submit(self, admin, run_request, run, least=2, resume=False) -> str:
+        options = RunOptions(scores=True)
+        return admin.submit(job_of(run, run_request, options, least, resume=resume))
 
     def place(self, run: str) -> Path:
         return self.kits["server"] / RUNS / run
@@ -91,7 +91,7 @@ class Live:
 
     def job_process(self, party: str) -> int:
         """The process that does the party's part of the job."""
-        children = psutil.Process(self.parties[party].process.pid).children()
+        children = psutil.Process(self.processes[party].process.pid).children()
         (found,) = [one for one in children if "job" in one.cmdline()]
         return found.pid
 
@@ -110,7 +110,7 @@ class Live:
         self._add(end=True)
         return admin.wait(self._echo, PATIENCE).status
 
-    def ask(self, calls: dict[str, str], timeout: float = PATIENCE) -> dict:
+    def call(self, calls: dict[str, str], timeout: float = PATIENCE) -> dict:
         return self.send(calls, timeout)()
 
     def send(self, calls: dict[str, str], timeout: float = PATIENCE):
@@ -151,9 +151,9 @@ class Live:
 @contextlib.contextmanager
 def federation(folder: Path) -> Iterator[Live]:
     made = Live(folder)
-    with running(made.kits, made.environment) as parties:
-        made.parties = parties
-        wait_for_port(parties["server"], PATIENCE)
+    with running(made.kits, made.environment) as processes:
+        made.processes = processes
+        wait_for_port(processes["server"], PATIENCE)
         yield made
 
 

@@ -25,44 +25,44 @@ from epifalcon.federation.nvflare.endpoints import (
     SiteEndpoint,
 )
 from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reason
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import SiteRules
-from epifalcon.studies.federation_rehearsal import lay_out_site
+from epifalcon.studies.federation_rehearsal import write_site
 from tests.federation.field.field_sites import PRIVATE, task_of
-from tests.federation.field.field_sites import order_of as field_order_of
+from tests.federation.field.field_sites import request_of as field_request_of
 from tests.federation.nvflare.echo import SECRET, EchoSite, ScriptedCoordinator
 from tests.studies import town
 
 SITES = ("a", "b")
-ORDERS = {
+RUN_REQUESTS = {
     "falcon": FalconRunRequest(
         settings=replace(town.FALCON, model=replace(town.FALCON.model, rounds=2)),
         rules=SiteRules(),
         seed=3,
     ),
-    "falcon-field": field_order_of(task_of(privacy=PRIVATE["sums"])),
+    "falcon-field": field_request_of(task_of(privacy=PRIVATE["sums"])),
 }
 
 
 def sites_in(folder, method):
     ends = {}
-    for name, home in zip(
-        SITES, split(town.traces(), town.known(), len(SITES)), strict=True
+    for name, data in zip(
+        SITES, split_sites(town.traces(), town.known(), len(SITES)), strict=True
     ):
         if not (folder / name).exists():
-            lay_out_site(folder / name, home, 0)
+            write_site(folder / name, data, 0)
         ends[name] = SiteEndpoint(method)
         ends[name].prepare(name, folder / name)
     return InMemoryTransport({name: end.respond for name, end in ends.items()})
 
 
 def coordinator(method, run="one", **changes):
-    args = job_of(run, ORDERS[method], RunOptions(), 2).args
+    args = job_of(run, RUN_REQUESTS[method], RunOptions(), 2).args
     return ServerEndpoint(**{**args, **changes})
 
 
-@pytest.mark.parametrize("method", ORDERS)
-def test_a_job_of_plain_values_is_a_whole_run_resumed_only_if_asked(
+@pytest.mark.parametrize("method", RUN_REQUESTS)
+def test_a_job_of_plain_values_is_a_whole_run_resumed_only_on_request(
     tmp_path, method, monkeypatch
 ):
     monkeypatch.setenv(JOB, "7")
@@ -81,10 +81,10 @@ def test_a_job_of_plain_values_is_a_whole_run_resumed_only_if_asked(
     assert JobStatus.of("7", record).kind == "SettingsError"
 
 
-@pytest.mark.parametrize("method", ORDERS)
-def test_an_order_with_an_unknown_setting_is_refused(tmp_path, method):
-    args = job_of("one", ORDERS[method], RunOptions(), 2).args
-    made = coordinator(method, order={**args["order"], "unheard": 1})
+@pytest.mark.parametrize("method", RUN_REQUESTS)
+def test_a_request_with_an_unknown_setting_is_refused(tmp_path, method):
+    args = job_of("one", RUN_REQUESTS[method], RunOptions(), 2).args
+    made = coordinator(method, request={**args["request"], "unheard": 1})
     with pytest.raises(SettingsError, match="unheard"):
         made.coordinate(None, tmp_path / "server")
 
@@ -178,56 +178,59 @@ def test_each_site_gets_its_own_call_and_all_at_the_same_time():
     sites = {f"s{number}": answer(f"s{number}") for number in range(5)}
     transport = transport_of(**sites)
     assert transport.sites == tuple(sites)
-    answers, failed = transport.ask({name: name.encode() for name in sites}, LIMIT)
+    answers, failed = transport.call({name: name.encode() for name in sites}, LIMIT)
     assert answers == {name: 2 * name.encode() for name in sites}
     assert failed == {}
-    assert transport.ask({}, LIMIT) == ({}, {})
+    assert transport.call({}, LIMIT) == ({}, {})
 
 
 def test_a_lost_site_is_not_called_until_it_is_back():
     lost, calls = {"a"}, []
     transport = transport_of(lost, a=lambda call: calls.append(call) or b"ok")
-    assert transport.ask({"a": b"1"}, LIMIT) == ({}, {"a": GONE})
+    assert transport.call({"a": b"1"}, LIMIT) == ({}, {"a": GONE})
     assert calls == []
     lost.discard("a")
-    assert transport.ask({"a": b"2"}, LIMIT) == ({"a": b"ok"}, {})
+    assert transport.call({"a": b"2"}, LIMIT) == ({"a": b"ok"}, {})
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "message"),
     [
         (TimeoutError("SECRET"), "no answer within 30 s"),
         ("remote call returned rc='target_unreachable'", GONE),
-        ("remote call returned rc='comm_error'", "the connection broke"),
+        ("remote call returned rc='comm_error'", "the connection failed"),
         ("SECRET", "the call failed (str)"),
     ],
 )
-def test_nvflares_reasons_become_words_without_the_sites_text(cause, told):
+def test_nvflares_reasons_become_words_without_the_sites_text(cause, message):
     error = CollabCallError("a", "answer", cause, remote_traceback="SECRET")
-    assert transport_of(a=raising(error)).ask({"a": b""}, LIMIT) == ({}, {"a": told})
+    assert transport_of(a=raising(error)).call({"a": b""}, LIMIT) == (
+        {},
+        {"a": message},
+    )
 
 
 def test_a_stopped_job_asks_nobody_and_waits_for_nobody():
     calls = []
     transport = transport_of(stopped=lambda: True, a=calls.append)
     with pytest.raises(StoppedError):
-        transport.ask({"a": b""}, LIMIT)
+        transport.call({"a": b""}, LIMIT)
     assert calls == []
     stop, go_on = threading.Event(), threading.Event()
     transport = transport_of(stopped=stop.is_set, a=lambda _: go_on.wait(LIMIT))
     threading.Timer(0.2, stop.set).start()
     with pytest.raises(StoppedError):
-        transport.ask({"a": b""}, LIMIT)
+        transport.call({"a": b""}, LIMIT)
     go_on.set()
     with pytest.raises(StoppedError):
-        transport_of(a=raising(RunAborted())).ask({"a": b""}, LIMIT)
+        transport_of(a=raising(RunAborted())).call({"a": b""}, LIMIT)
 
 
 def test_what_is_not_bytes_and_a_name_that_is_no_site_are_refused():
     transport = transport_of(a=lambda _: [1], b=lambda _: "ValueError")
-    assert transport.ask({"a": b"", "b": b""}, LIMIT)[1] == {
+    assert transport.call({"a": b"", "b": b""}, LIMIT)[1] == {
         "a": "the site sent list, expected bytes",
         "b": "the site failed with ValueError",
     }
     with pytest.raises(SettingsError, match="'c'"):
-        transport.ask({"c": b""}, LIMIT)
+        transport.call({"c": b""}, LIMIT)

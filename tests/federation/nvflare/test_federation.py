@@ -29,11 +29,11 @@ from epifalcon.federation.nvflare.endpoints import GONE
 from epifalcon.federation.nvflare.jobs import RUNS, write_job
 from epifalcon.federation.nvflare.processes import ChildProcess, wait_for_port
 from epifalcon.federation.nvflare.provisioning import provision
-from epifalcon.federation.preparation import split
+from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.studies.federation_rehearsal import order_of as order_of_experiment
+from epifalcon.studies.federation_rehearsal import run_request_of
 from tests.federation.local_sites import sites_oracle
 from tests.federation.nvflare.echo import SECRET
 from tests.federation.nvflare.live import (
@@ -86,7 +86,7 @@ def first_words(live, certificate=None):
 
     Under TLS 1.3 a refusal comes only after the client takes itself to be in.
     """
-    deployment = live.parties["server"].kit.deployment
+    deployment = live.processes["server"].kit.deployment
     root = live.kits["server"] / "startup" / "rootCA.pem"
     context = ssl.create_default_context(cafile=root)
     context.set_alpn_protocols(["h2"])
@@ -104,7 +104,7 @@ def first_words(live, certificate=None):
 
 def test_the_server_speaks_only_to_those_with_a_certificate_of_its_root(live, tmp_path):
     assert first_words(live, live.kits[FIRST] / "startup")
-    deployment = live.parties["server"].kit.deployment
+    deployment = live.processes["server"].kit.deployment
     stranger = provision(deployment, tmp_path / "other")[FIRST] / "startup"
     assert first_words(live, None) == b""
     assert first_words(live, stranger) == b""
@@ -114,13 +114,13 @@ def test_each_site_answers_its_own_call_and_of_an_error_only_its_kind_leaves(
     live, admin
 ):
     live.begin(admin)
-    found = live.ask({FIRST: "echo one", SECOND: "echo two"})
+    found = live.call({FIRST: "echo one", SECOND: "echo two"})
     assert found["answers"] == {FIRST: f"{FIRST}:one", SECOND: f"{SECOND}:two"}
     assert found["failures"] == {}
     # More than one piece of NVFlare's stream and a rest.
     size = 8 * 2**20 + 17
-    assert live.ask({FIRST: f"size {size}"})["answers"] == {FIRST: size}
-    found = live.ask({FIRST: "fail", SECOND: "echo x"})
+    assert live.call({FIRST: f"size {size}"})["answers"] == {FIRST: size}
+    found = live.call({FIRST: "fail", SECOND: "echo x"})
     assert found["failures"] == {FIRST: "the site failed with ValueError"}
     assert found["answers"] == {SECOND: f"{SECOND}:x"}
     assert "ValueError at" in live.texts()
@@ -132,12 +132,12 @@ def test_a_site_that_is_held_up_is_late_and_then_goes_on(live, admin):
     process = live.job_process(FIRST)
     os.kill(process, signal.SIGSTOP)
     try:
-        found = live.ask(dict.fromkeys(SITES, "echo x"), timeout=3.0)
+        found = live.call(dict.fromkeys(SITES, "echo x"), timeout=3.0)
     finally:
         os.kill(process, signal.SIGCONT)
     assert found["failures"] == {FIRST: "no answer within 3 s"}
     assert found["answers"] == {SECOND: f"{SECOND}:x"}
-    assert live.ask(dict.fromkeys(SITES, "echo y"))["failures"] == {}
+    assert live.call(dict.fromkeys(SITES, "echo y"))["failures"] == {}
 
 
 def test_a_killed_process_takes_only_its_own_site_away(live, admin):
@@ -149,20 +149,20 @@ def test_a_killed_process_takes_only_its_own_site_away(live, admin):
     assert found["failures"] == {FIRST: GONE}
     assert found["answers"] == {SECOND: f"{SECOND}:x"}
     assert found["seconds"] < PATIENCE / 2
-    assert live.ask({SECOND: "echo y"})["answers"] == {SECOND: f"{SECOND}:y"}
+    assert live.call({SECOND: "echo y"})["answers"] == {SECOND: f"{SECOND}:y"}
     assert live.end(admin) == "FINISHED:COMPLETED"
 
 
-def order_of(rounds, privacy=PAPER, **rules):
+def request_of(rounds, privacy=PAPER, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
     stopping = replace(town.FALCON.stopping, patience=rounds, check_every=10)
     settings = replace(town.FALCON, model=model, privacy=privacy, stopping=stopping)
     return FalconRunRequest(settings=settings, rules=SiteRules(**rules), seed=3)
 
 
-def reference(order, rounds):
-    homes = split(town.traces(), town.known(), len(SITES))
-    engine = sites_oracle(homes, order)
+def reference(run_request, rounds):
+    sites_data = split_sites(town.traces(), town.known(), len(SITES))
+    engine = sites_oracle(sites_data, run_request)
     for _ in range(rounds):
         engine.step()
     return engine
@@ -173,20 +173,22 @@ def ledger(place):
 
 
 def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admin):
-    order = order_of(20)
-    live.submit(admin, order, "broken")
+    run_request = request_of(20)
+    live.submit(admin, run_request, "broken")
     live.reached("broken", 12)
     own = live.job_process("server")
-    live.parties["server"].kill()
+    live.processes["server"].kill()
     until(lambda: not psutil.pid_exists(own), "the server's part of the job to end")
     at_break = len(ledger(live.place("broken")).releases)
-    live.parties["server"] = party = ChildProcess(live.kits["server"], live.environment)
+    live.processes["server"] = party = ChildProcess(
+        live.kits["server"], live.environment
+    )
     wait_for_port(party, PATIENCE)
     with live.admin() as again:
-        job = live.submit(again, order, "broken", resume=True)
+        job = live.submit(again, run_request, "broken", resume=True)
         assert again.wait(job, PATIENCE).succeeded
     summary = live.summary("broken")
-    engine = reference(order, summary["best_round"])
+    engine = reference(run_request, summary["best_round"])
     tensors = engine.state().tensors
     for name, one in read_tensors(live.place("broken") / MODEL).items():
         assert (one - tensors[f"parameter/{name}"]).abs().max() < 1e-9
@@ -206,8 +208,8 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
 
 
 def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
-    order = order_of(40, PrivacySettings(), least_sites=1)
-    job = live.submit(admin, order, "bereft", least=1)
+    run_request = request_of(40, PrivacySettings(), least_sites=1)
+    job = live.submit(admin, run_request, "bereft", least=1)
     live.reached("bereft", 2)
     os.kill(live.job_process(SECOND), signal.SIGKILL)
     assert admin.wait(job, PATIENCE).succeeded
@@ -222,8 +224,8 @@ def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
 def test_falcon_field_with_noise_leaves_the_receipts_of_its_plan(live, admin):
     sums = FieldPrivacySettings(mode="sums", epsilon=20.0)
     experiment = replace(town.experiment(), field_privacy=sums)
-    order = order_of_experiment("falcon-field", experiment, SiteRules(), 3)
-    job = live.submit(admin, order, "field")
+    run_request = run_request_of("falcon-field", experiment, SiteRules(), 3)
+    job = live.submit(admin, run_request, "field")
     assert admin.wait(job, PATIENCE).succeeded
     summary = live.summary("field")
     assert (summary["rounds"], summary["sites"]["troubles"]) == (1, [])
@@ -240,13 +242,15 @@ def test_why_a_run_never_began_comes_to_the_administrator(live, admin):
     before = path.read_text()
     path.write_text(f'{before}modes = ["local"]\n')
     try:
-        job = live.submit(admin, order_of(3, least_sites=2), "unwanted")
+        job = live.submit(admin, request_of(3, least_sites=2), "unwanted")
         status = admin.wait(job, PATIENCE)
     finally:
         path.write_text(before)
     assert not status.succeeded
     assert status.kind == "TooFewSitesError"
-    assert f"{SECOND} in round 0, hello: the site says: it does not allow" in status.why
+    assert (
+        f"{SECOND} in round 0, hello: the site reports: it does not allow" in status.why
+    )
     assert "policy.modes" in status.why
     (listed,) = [one for one in admin.jobs() if one.job == job]
     assert listed.why == status.why
@@ -262,11 +266,11 @@ def test_no_log_line_reveals_anything_and_nobody_connected_outside(live):
     assert not live.outside.exists() or live.outside.read_text() == ""
 
 
-def test_a_party_does_not_outlive_the_program_that_started_it(live):
+def test_a_process_does_not_outlive_the_program_that_started_it(live):
     program = (
         "import sys, time; from pathlib import Path;"
-        "from epifalcon.federation.nvflare.processes import Party;"
-        f"print(Party(Path({str(live.kits[FIRST])!r})).process.pid, flush=True);"
+        "from epifalcon.federation.nvflare.processes import ChildProcess;"
+        f"print(ChildProcess(Path({str(live.kits[FIRST])!r})).process.pid, flush=True);"
         "time.sleep(600)"
     )
     parent = subprocess.Popen(
@@ -279,4 +283,4 @@ def test_a_party_does_not_outlive_the_program_that_started_it(live):
         child = int(parent.stdout.readline())
         assert psutil.pid_exists(child)
         parent.kill()
-    until(lambda: not psutil.pid_exists(child), "the party to end")
+    until(lambda: not psutil.pid_exists(child), "the process to end")

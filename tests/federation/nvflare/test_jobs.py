@@ -153,15 +153,15 @@ def test_missing_sites_are_named():
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "told"),
+    ("error", "kind", "message"),
     [
-        (JobNotFound("x"), DataError, "cannot look at job x: the server knows no"),
-        (NoConnection("x"), EpifalconError, "cannot look at job x: no connection"),
-        (OSError("odd"), EpifalconError, "cannot look at job x: odd"),
+        (JobNotFound("x"), DataError, "cannot read job x: the server has no"),
+        (NoConnection("x"), EpifalconError, "cannot read job x: no connection"),
+        (OSError("odd"), EpifalconError, "cannot read job x: odd"),
     ],
 )
-def test_nvflares_errors_become_ours(error, kind, told):
-    with pytest.raises(kind, match=told) as caught:
+def test_nvflares_errors_become_ours(error, kind, message):
+    with pytest.raises(kind, match=message) as caught:
         admin_of(Session(error=error)).job("x")
     assert caught.value.__suppress_context__
 

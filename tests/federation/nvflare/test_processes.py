@@ -18,7 +18,7 @@ from tests.federation.nvflare.live import LOOPBACK, leaks
 
 
 def test_it_runs_nothing_but_the_programs_of_jobs():
-    with pytest.raises(SystemExit, match="no program of a job"):
+    with pytest.raises(SystemExit, match="is not a job program"):
         components.run_job(1, "os", [])
 
 
@@ -83,10 +83,10 @@ except OSError as error:
 @pytest.mark.parametrize(("host", "outside"), [("192.0.2.1", 1), ("127.0.0.1", 0)])
 def test_a_connection_outside_is_refused_and_written_down(tmp_path, host, outside):
     notes = tmp_path / "connections.txt"
-    told = {"PYTHONPATH": str(LOOPBACK), "EPIFALCON_CONNECTIONS": str(notes)}
+    message = {"PYTHONPATH": str(LOOPBACK), "EPIFALCON_CONNECTIONS": str(notes)}
     said = subprocess.run(
         [sys.executable, "-c", CONNECT, host],
-        env={**os.environ, **told},
+        env={**os.environ, **message},
         capture_output=True,
         text=True,
         check=True,

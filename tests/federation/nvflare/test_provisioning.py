@@ -29,7 +29,7 @@ sites = ["clinic-a", "clinic-b"]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("minimum_site = 1", "minimum_site"),
         ("port = 70000", "port=70000"),
@@ -40,14 +40,14 @@ sites = ["clinic-a", "clinic-b"]
         ("minimum_sites = 3", "minimum_sites=3"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_file(tmp_path, line, told):
+def test_what_is_wrong_is_named_with_its_file(tmp_path, line, message):
     path = tmp_path / "deployment.toml"
     path.write_text(WHOLE)
     assert read_deployment(path) == DEPLOYMENT
     path.write_text(WHOLE + line)
     with pytest.raises(SettingsError) as caught:
         read_deployment(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
@@ -173,7 +173,7 @@ def test_only_their_owner_can_read_kits_and_nothing_points_outside(kits):
 @pytest.mark.parametrize("party", PARTIES)
 def test_only_listed_classes_are_built(kits, party):
     gate, place = ComponentPathAuthorizer(), Workspace(str(kits[party]))
-    allowed = [ALLOWED, "epifalcon.federation.nvflare.endpoints.SiteEnd"]
+    allowed = [ALLOWED, "epifalcon.federation.nvflare.endpoints.SiteEndpoint"]
     for path in allowed:
         gate.authorize_component_config({"path": path}, workspace=place)
     refused = ["subprocess.Popen", "nvflare.app_common.np.np_trainer.NPTrainer"]

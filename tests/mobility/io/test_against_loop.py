@@ -126,7 +126,7 @@ def agree(imported, oracle, order):
         expected[people.index(person), slot - low] = regions.index(region)
     np.testing.assert_array_equal(traces.by_person, expected)
     assert imported.rows.read == oracle.read
-    assert imported.rows.kept == oracle.read - oracle.refused
+    assert imported.rows.accepted == oracle.read - oracle.refused
     assert sum(imported.rows.refused.values()) == oracle.refused
 
 
@@ -240,7 +240,7 @@ def test_regions_from_points(rule, world, geography, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["checkins", "stays"])
-def test_only_the_days_asked_for(kind, tmp_path):
+def test_only_the_selected_days(kind, tmp_path):
     zone, first_day = WORLDS[1]
     path = tmp_path / "visits.csv"
     write(path, *rows_of(kind, Writer(5, first_day)))
@@ -258,5 +258,5 @@ def test_only_the_days_asked_for(kind, tmp_path):
     oracle.run(path, window=(low, low + 12))
     imported = import_visits(path, settings)
     agree(imported, oracle, lambda name: name)
-    assert imported.rows.refused["outside the days asked for"] > 0
+    assert imported.rows.refused["outside the selected days"] > 0
     assert imported.traces.clock.days == 1

@@ -153,13 +153,13 @@ def is_read(seed: int, folder: Path) -> bool:
                 place = Regions("poi", np.zeros((1, 2)))
                 traces = Traces(ids, clock, place, ["ann", "bob"])
                 known, rows = read_results(path, traces)
-                assert len(known.person) == rows.kept
+                assert len(known.person) == rows.accepted
             else:
                 rows = import_visits(path, settings_for(kind, folder, rng)).rows
         except EpifalconError:
             return False
-    assert rows.kept > 0
-    assert rows.kept + sum(rows.refused.values()) == rows.read
+    assert rows.accepted > 0
+    assert rows.accepted + sum(rows.refused.values()) == rows.read
     return True
 
 
@@ -170,7 +170,7 @@ def test_a_broken_file_never_ends_in_another_exception(part, tmp_path):
     assert read >= 8
 
 
-def test_damaged_pages_are_told_in_one_line(tmp_path, capfd):
+def test_damaged_pages_are_reported_in_one_line(tmp_path, capfd):
     """One wrong bit makes polars fail, panic, lose rows or end the process."""
     path = tmp_path / "visits.parquet"
     count = 3000
@@ -189,5 +189,5 @@ def test_damaged_pages_are_told_in_one_line(tmp_path, capfd):
         else:
             assert rows.read == count
     assert len(found) >= 4
-    assert not any("\n" in told for told in found)
+    assert not any("\n" in result for result in found)
     assert capfd.readouterr().err == ""

@@ -107,7 +107,7 @@ def test_borders_and_overlaps_go_to_the_first_polygon(tmp_path):
     ("features", "match"),
     [
         ([], "no features"),
-        ([square(0, 0, id="a"), square(1, 0, id="a")], "2: called 'a' like"),
+        ([square(0, 0, id="a"), square(1, 0, id="a")], "2: 'a' names feature 1"),
         ([{"type": "Feature", "geometry": None}], "feature 1: found None"),
         ([square(200, 0)], "feature 1: expected an area in degrees"),
         ([square(0, 0, geometry={"type": "Point", "coordinates": [0, 0]})], "Point"),
@@ -140,7 +140,7 @@ def table(tmp_path, text):
     return str(path)
 
 
-def test_towers_have_a_reach_if_asked_for(tmp_path):
+def test_towers_have_a_reach_if_set(tmp_path):
     places = table(tmp_path, "tower,lat,lon\nb,0,0\na,0,1\nfar,50,50\n")
     chosen = {"regions": "towers", "places": places}
     points = [(0.4, 0), (0.6, 0), (5, 0), (179, 0)]
@@ -180,7 +180,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch, module, rule):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     polygons = areas(tmp_path, square(0, 0)) if rule == "polygons" else None
-    with pytest.raises(SettingsError, match=rf"needs {module}.*epifalcon\[geo\]"):
+    with pytest.raises(SettingsError, match=rf"'{rule}' needs .*epifalcon\[geo\]"):
         pings(tmp_path, [(0, 0)], regions=rule, polygons=polygons)
 
 

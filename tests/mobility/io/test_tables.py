@@ -85,7 +85,7 @@ def test_a_wrong_byte_is_marked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "result"),
     [
         (b"\xff\xfea\0,\0b\0\n\0", "UTF-8"),
         (b"\n1,2\n", "row 1"),
@@ -94,8 +94,8 @@ def test_a_wrong_byte_is_marked(tmp_path):
         (b'"a,b\n1,2\n', "row 1"),
     ],
 )
-def test_a_header_that_is_none(tmp_path, content, told):
-    with pytest.raises(DataError, match=told):
+def test_a_header_that_is_none(tmp_path, content, result):
+    with pytest.raises(DataError, match=result):
         CsvTable(write(tmp_path, content))
 
 

@@ -52,7 +52,7 @@ def test_every_refused_row_is_explained(tmp_path):
     )
     read = ReadSettings(max_refused_share=0.9)
     rows = visits(tmp_path, text, kind="pings", read=read).rows
-    assert (rows.read, rows.kept) == (10, 2)
+    assert (rows.read, rows.accepted) == (10, 2)
     assert rows.refused == {
         "empty person": 1,
         "time is not readable": 1,
@@ -99,7 +99,7 @@ def test_files_that_cannot_be_read(tmp_path, text, match):
     refused(tmp_path, text, match or "holds no rows")
 
 
-def test_a_missing_column_tells_the_nearest(tmp_path):
+def test_the_error_for_a_missing_column_names_the_nearest(tmp_path):
     read = ReadSettings(columns=("time=timestmp",))
     text = "person,timestamp,place\na,2020-03-01,x\n"
     refused(tmp_path, text, "no column 'timestmp'.*nearest: 'timestamp'", read=read)
@@ -132,7 +132,7 @@ def test_usual_names_and_renamed_ones(tmp_path):
     assert visits(tmp_path, text, read=read).traces.names == ("a",)
 
 
-def test_ids_are_kept_letter_by_letter(tmp_path):
+def test_ids_are_unchanged_letter_by_letter(tmp_path):
     names = ["007", "7", " 7", "Zoë", "a b", 'say "hi", x', "NULL", "張", "1e3"]
     names.append("é" * 300)
     quoted = [f'"{name}"' for name in (name.replace('"', '""') for name in names)]
@@ -181,7 +181,7 @@ def test_the_order_of_rows_and_the_format_do_not_matter(tmp_path):
 def test_odd_wall_clock_times_are_counted(tmp_path):
     text = CHECKINS + "a,2020-03-29T02:30,x\na,2020-10-25T02:30,x\na,2020-03-29,x\n"
     found = visits(tmp_path, text, timezone="Europe/Berlin")
-    assert (found.times_twice, found.times_never) == (1, 1)
+    assert (found.ambiguous_times, found.nonexistent_times) == (1, 1)
     assert regions(found, "a")[1] == "x"
 
 
@@ -189,17 +189,17 @@ def test_days_without_a_start_begin_with_the_data(tmp_path):
     text = CHECKINS + "a,2020-03-02,x\na,2020-03-03,y\na,2020-03-09,z\n"
     found = visits(tmp_path, text, days=2)
     assert found.traces.clock.start == "2020-03-02"
-    assert found.rows.refused == {"outside the days asked for": 1}
+    assert found.rows.refused == {"outside the selected days": 1}
     assert found.traces.regions.names == ("x", "y")
     assert visits(tmp_path, text, start="2020-02-28").traces.clock.days == 11
 
 
-def test_asking_for_few_of_many_days_is_no_fault_of_the_file(tmp_path):
+def test_selecting_few_of_many_days_is_not_an_error(tmp_path):
     text = CHECKINS + "".join(f"a,2020-03-{day:02},x\n" for day in range(1, 31))
     strict = ReadSettings(strict=True, max_refused_share=0)
     found = visits(tmp_path, text, start="2020-03-08", days=2, read=strict)
-    assert found.rows.refused == {"outside the days asked for": 28}
-    # Without a start, a wild first day must not pass for the wish to have no other.
+    assert found.rows.refused == {"outside the selected days": 28}
+    # Without a start, an outlying first day must not select the days.
     refused(tmp_path, text, "28 of 30 rows", days=2)
     refused(tmp_path, text, "all 30 rows", start="2021-03-08", days=2)
     bad = text + "a,never,x\n"
@@ -224,11 +224,11 @@ def test_numbers_as_ids(tmp_path):
     assert found.rows.refused == {"empty person": 2}
 
 
-def test_one_wild_time_does_not_allocate_a_century(tmp_path):
+def test_one_outlying_time_does_not_allocate_a_century(tmp_path):
     text = CHECKINS + "a,2020-03-01,x\n" * 300 + "a,2020-03-04,x\na,1999-01-01,x\n"
     refused(tmp_path, text, r"days, from 1999-01-01 to 2020-03-04.*start and days")
     found = visits(tmp_path, text, start="2020-03-01", days=4)
-    assert found.rows.refused == {"outside the days asked for": 1}
+    assert found.rows.refused == {"outside the selected days": 1}
 
 
 def test_memory_has_a_limit_and_merging_changes_nothing(tmp_path, monkeypatch):
@@ -268,7 +268,7 @@ def test_stays_that_run_backwards_or_for_years_are_refused(tmp_path):
     assert rows.refused == {"end before start": 1, "stay too long": 1}
 
 
-def test_points_are_asked_for_where_there_are_none(tmp_path):
+def test_missing_points_are_an_error(tmp_path):
     text = CHECKINS + "a,2020-03-01,x\n"
     refused(tmp_path, text, "needs lat and lon", SettingsError, regions="grid")
     text = "person,time\na,2020-03-01\n"
@@ -332,22 +332,22 @@ def test_days_are_numbers_or_dates(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "result"),
     [
         ("a,3,0,home", "found '3', expected 1 to 2, or 2020-03-01 to 2020-03-02"),
         ("a,1.5,0,home", "another day: found '1.5'"),
         ("a,2020-03-03,0,home", "another day"),
         ("a,first,0,home", "another day: found 'first'"),
-        ("a,1,-1,home", "no hour of a day: found '-1'"),
+        ("a,1,-1,home", "not an hour of a day: found '-1'"),
         ("a,1,x,home", "hour is not a number"),
         ("a,1,0,pub", "unknown region: found 'pub', expected one of the 3 regions"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named(tmp_path, row, told):
+def test_a_row_that_cannot_be_read_is_named(tmp_path, row, result):
     path = day_rows(tmp_path, "a,1,0,home", row)
     with pytest.raises(DataError, match="row 3") as error:
         read_day_visits(path, CLOCK, REGIONS)
-    assert told in str(error.value)
+    assert result in str(error.value)
 
 
 def test_tests_without_an_hour_count_for_the_first_slot(tmp_path):
@@ -454,7 +454,7 @@ def test_fewer_days_gaps_and_places(tmp_path):
 def test_arrays_that_are_no_traces(tmp_path, array, match):
     with pytest.raises(DataError, match=match):
         matrix(tmp_path, array)
-    with pytest.raises(DataError, match="fewer than days=3"):
+    with pytest.raises(DataError, match="fewer than the requested days=3"):
         matrix(tmp_path, np.zeros((2, 48)), days=3)
 
 

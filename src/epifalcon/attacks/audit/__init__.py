@@ -1,1 +1,1 @@
-"""Does the noise hold what the ledger says? Asked of the code as it runs."""
+"""Audits of the implemented mechanisms against the claims of the ledger."""

@@ -1,22 +1,22 @@
-"""How private a mechanism can at best be, from an auditor's right and wrong guesses.
+"""Lower bounds on the privacy loss from an auditor's guesses about canaries.
 
-Canaries are put in or left out by fair coins of their own; the auditor sees what
-was released and guesses each coin, or abstains. Many right guesses refute a claim.
-Every bound here is a lower confidence bound: with probability ``confidence`` the
-true value is not below it.
+Each canary is included or excluded by an independent fair coin; the auditor sees the
+releases and guesses each coin, or abstains. Many correct guesses refute a claim. Every
+bound is a lower confidence bound: with probability ``confidence`` the true value is at
+least the bound.
 
 | function | assumes | bounds |
 | --- | --- | --- |
 | ``one_run_epsilon`` | independent fair coins, nothing else | (epsilon, delta) |
-| ``rates_mu`` | canaries judged independently of each other | mu of Gaussian privacy |
+| ``rates_mu`` | independent decisions for all canaries | mu of Gaussian privacy |
 
-``rates_mu`` is the sharpest and fits our claims: a ledger of Gaussian releases
-promises mu, and its epsilon is computed from that mu. The epsilon of a bound on mu
-is therefore the least that an honest ledger could have named; of a mechanism that is
-not Gaussian it says no more than that the Gaussian claim is false.
+``rates_mu`` is the tightest and fits our claims: a ledger of Gaussian releases claims
+mu, and its epsilon is computed from that mu. The epsilon of a bound on mu is therefore
+the smallest that a correct ledger could have claimed; for a mechanism that is not
+Gaussian it only shows that the Gaussian claim is false.
 
-Where the best of several tests is taken, each must be given ``shared_confidence``, and
-a threshold must be fixed before the canaries that it is tested on are seen.
+If the best of several tests is used, each needs ``shared_confidence``, and a threshold
+must be fixed before its canaries are observed.
 
 >>> guesses = Guesses(canaries=1000, made=100, correct=75)
 >>> round(one_run_epsilon(guesses, delta=1e-4), 3)
@@ -40,7 +40,7 @@ _FAR = 64.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Right guesses among those made; the rest of the canaries were left open."""
+    """Number of guesses and correct guesses; the auditor abstained on the others."""
 
     canaries: int
     made: int
@@ -48,14 +48,14 @@ class Guesses:
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Bound the probability of that many right guesses under (epsilon, delta).
+    """Bound the probability of that many correct guesses under (epsilon, delta).
 
     Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run",
-    theorem 5.2: with delta = 0 right guesses are no more than a binomial with chance
-    e^epsilon / (1 + e^epsilon); delta adds at most 2 m delta max over i of
-    P[v - i <= binomial < v] / i, m canaries and v right guesses. How guesses were
-    made, and which were left open, is free, as long as only the release was used;
-    their number must not be chosen by how many came out right.
+    theorem 5.2: with delta = 0, correct guesses are dominated by a binomial with
+    probability e^epsilon / (1 + e^epsilon); delta adds at most 2 m delta max over i of
+    P[v - i <= binomial < v] / i for m canaries and v correct guesses. Guesses and
+    abstentions may depend on the release in any way; their number must not depend on
+    how many are correct.
     """
     made, right = guesses.made, guesses.correct
     chance = float(expit(epsilon))
@@ -72,8 +72,8 @@ def one_run_epsilon(
 ) -> float:
     """Return the largest epsilon that the guesses refute at ``delta``; 0 if none.
 
-    All of r guesses right refute no more than about log(r / 3): a large epsilon
-    cannot be shown by few canaries, whatever leaks.
+    With r correct of r guesses the bound is about log(r / 3): few canaries cannot show
+    a large epsilon.
     """
 
     def excess(epsilon: float) -> float:
@@ -90,7 +90,7 @@ def one_run_epsilon(
 def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> float:
     """Return a lower bound on mu of Gaussian privacy from both error rates.
 
-    ``called`` and ``included`` (canaries,): called "in", and in. Nasr et al. 2023,
+    ``called`` and ``included`` (canaries,): guessed to be in, and in. Nasr et al. 2023,
     "Tight auditing of differentially private machine learning": mu-Gaussian privacy
     needs Phi^-1(TPR) - Phi^-1(FPR) <= mu at every threshold. Both rates are bounded by
     Clopper and Pearson. ``privacy.accounting.epsilon_of`` makes an epsilon of it.
@@ -108,18 +108,18 @@ def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> fl
 
 
 def shared_confidence(confidence: float, tests: int) -> float:
-    """Return the confidence of each of ``tests`` tests that hold all (Bonferroni)."""
+    """Return the confidence of each of ``tests`` joint tests (Bonferroni)."""
     return 1 - (1 - confidence) / tests
 
 
 def guess_extremes(scores: Floats, included: Mask, share: float) -> Guesses:
-    """Guess a ``share`` of the canaries, at least one, and count right guesses.
+    """Guess a ``share`` of the canaries, at least one, and count correct guesses.
 
-    The highest half of them is called "in", the lowest "out", the rest is left open;
-    ``scores`` and ``included`` are (canaries,).
+    Half of the guesses are "in", for the highest scores, the others "out", for the
+    lowest; ``scores`` and ``included`` are (canaries,).
     """
     if scores.shape != included.shape:
-        raise DataError(f"{scores.shape} scores of {included.shape} canaries")
+        raise DataError(f"scores have shape {scores.shape}, expected {included.shape}")
     total = len(scores)
     made = min(total, max(1, round(share * total)))
     order = np.argsort(scores, kind="stable")

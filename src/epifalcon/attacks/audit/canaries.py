@@ -1,14 +1,14 @@
-"""Canaries: made-up visits and people sent through ``federation.client``.
+"""Canaries: artificial visits and people sent through ``federation.client``.
 
-A canary is a visit (or, for gradients, a person) with a made-up row longer than the
-clip, sent or left out by a fair coin of its own. "Left out" is what the ledger's
-relation calls neighbouring: the row is zero, or (``replace``) points the other way.
-Canaries pass through clip, noise and keys as the values of people do.
+A canary is a visit (or, for gradients, a person) with an artificial row longer than the
+clip, included or excluded by an independent fair coin. An excluded canary is a
+neighbour by the ledger's relation: its row is zero, or (``replace``) reversed. Canaries
+are clipped and noised like the values of people.
 
 The auditor knows every row but not the coins, and scores each canary by the matched
 filter: the released vector along the canary's row, in units of the clip. Rows change
 sign from round to round, so noise that is used in two rounds cancels in their sum.
-Blanks, places and people whose value is always zero, show the noise alone.
+Blanks, places and people whose value is always zero, contain only noise.
 """
 
 import math
@@ -30,29 +30,33 @@ from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.person_model import Exchange, LinearUse, initial_parameters
+from epifalcon.models.person_model import (
+    Exchange,
+    LinearActivations,
+    initial_parameters,
+)
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.events import Relation, Unit
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, RegionIds
 
 Way = Literal["each upload", "fast engine", "sums of a site"]
-"""Uploads one by one, as a server sees them; what the fast engine makes; or sums over
-the people of a site."""
+"""Uploads per person, as a server receives them; results of the fast engine; or sums
+over the people of a site."""
 
 BLANKS = 64
-"""People whose value is always zero, where blanks are people."""
-_OFF = "mode='off' promises nothing: there is nothing to audit"
+"""Number of people whose value is always zero."""
+_OFF = "mode='off' has no guarantee to audit"
 _DAY = Clock(slot_hours=2, days=1)
 _BLANK_SLOTS = 2
 _WEIGHT, _BIAS = ".weight", ".bias"
 _SHORTEST, _LONGEST = 1.05, 1000.0
-"""Of a canary's row, in clips: a clip that spares rows a little too long shows too."""
+"""Length of a canary's row in clips; rows near the clip show a clip that is too lax."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChannelObservations:
-    """What the auditor saw of one channel over all rounds."""
+    """Observations of the auditor in one channel over all rounds."""
 
     channel: str
     unit: Unit
@@ -60,30 +64,30 @@ class ChannelObservations:
     rounds: tuple[int, ...]
     """Numbers of the rounds."""
     scores: Floats
-    """(rounds, canaries) along the canary's own row: 1 where one clip's worth came,
-    0 where nothing did, -1 for the opposite row."""
+    """(rounds, canaries) along the canary's own row: 1 for a row of one clip, 0 for
+    none, -1 for the reversed row."""
     lengths: Floats
-    """(rounds, canaries) L2 norm of what came for each canary, in clips."""
+    """(rounds, canaries) L2 norm of the observed vector of each canary, in clips."""
     included: Mask
-    """(canaries,) the coins; for judging only."""
+    """(canaries,) the coins; for evaluation only."""
     middle: float
-    """Halfway between what "in" and "out" should score in one round."""
+    """Midpoint of the expected scores of "in" and "out" in one round."""
     blank: dict[str, Floats]
     """By part of the value, such as a parameter's name, each (rounds, owners, places,
-    width): what was sent where nothing was to tell."""
+    width): released values of blanks."""
     size: int = 1
-    """Numbers in what leaves for one canary."""
+    """Number of values in the release of one canary."""
     noises: int = 1
-    """Uploads whose noise is in one value; ``blank`` is divided by its root."""
+    """Number of noise terms in one value; ``blank`` is divided by its square root."""
 
 
 def coins(seed: int, name: str, shape: tuple[int, ...]) -> Mask:
-    """Draw fair coins, one stream for each name."""
+    """Draw fair coins of ``shape``, with one random stream per name."""
     return Streams(seed).numpy(f"canary coins of {name}").random(shape) < 0.5
 
 
 def row_lengths(seed: int, name: str, count: int) -> Floats:
-    """Draw lengths in clips, from hardly too long to far too long."""
+    """Draw ``count`` lengths in clips, log-uniform, slightly to far above 1."""
     rng = Streams(seed).numpy(f"canary lengths of {name}")
     low, high = math.log(_SHORTEST), math.log(_LONGEST)
     return np.exp(rng.uniform(low, high, count))
@@ -95,24 +99,24 @@ def factors(included: Mask, relation: Relation) -> Floats:
 
 
 def middle(relation: Relation) -> float:
-    """Halfway between the two factors."""
+    """Return the midpoint of the two factors."""
     return 0.0 if relation == "replace" else 0.5
 
 
 def signs(rounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return each round's number and the sign of its rows, 1 or -1 in turn."""
+    """Return each round's number and the sign of its rows, alternating 1 and -1."""
     return tuple((number, 1 - 2 * (turn % 2)) for turn, number in enumerate(rounds))
 
 
 @dataclass(frozen=True, eq=False)
 class CanaryVisits:
-    """Made-up people whose visits are the canaries."""
+    """Artificial people whose visits are the canaries."""
 
     plan: PrivacyPlan
     model: FalconSettings
     seed: int
     visits: int = 4000
-    """Put in or left out; rounded up to whole people."""
+    """Number of canaries, rounded up to whole people."""
 
     def __post_init__(self) -> None:
         whole(2, visits=self.visits)
@@ -122,7 +126,7 @@ class CanaryVisits:
     def uploads(
         self, kind: str, layer: int, rounds: Sequence[int]
     ) -> ChannelObservations:
-        """Send rows at places, one upload for each claim; ``kind`` as in channels."""
+        """Observe rows at places, one upload per claim; ``kind`` as in channels."""
         people, slots = self._coins.shape
         rows = self._rows(people)
         length = row_lengths(self.seed, "visits", people) * self._clip
@@ -143,23 +147,29 @@ class CanaryVisits:
         return self._seen(f"{kind}/{layer}", "each upload", rounds, coin, facing, send)
 
     def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> ChannelObservations:
-        """Return what the fast engine gives people who are alone at their place."""
-        part = self.plan.way.returned if kind == "return" else self.plan.way.upload
+        """Observe the fast engine's results for people who are alone at their place."""
+        part = (
+            self.plan.exchange_rules.returned
+            if kind == "return"
+            else self.plan.exchange_rules.upload
+        )
         included = coins(self.seed, "fast engine", (self.visits,))
         strength = factors(included, self.plan.relation) * self._clip
         strength *= row_lengths(self.seed, "fast engine", self.visits)
         strength = np.append(strength, np.zeros(3 * BLANKS))
-        # Everybody alone at a region, but the last 2 x ``BLANKS`` two by two.
+        # Everybody is alone at a region, except the last 2 x ``BLANKS`` in pairs.
         alone = np.arange(self.visits + BLANKS, dtype=np.int32)
         both = len(alone) + np.repeat(np.arange(BLANKS, dtype=np.int32), 2)
         cohort = cohort_of(np.append(alone, both)[None])
-        passage = EdgeExchange.of(cohort, None, self.plan)
+        edge_exchange = EdgeExchange.of(cohort, None, self.plan)
         rows = self._rows(len(strength))
 
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
             exchange = self._exchange(kind, layer, rows * (strength * sign)[:, None])
-            exchange = Exchange(exchange.kind, layer, part.send(exchange.rows))
-            came = passage.carry(exchange, RunSeeds(self.seed).noise, kind, number)
+            exchange = Exchange(exchange.kind, layer, part.encode(exchange.rows))
+            came = edge_exchange.carry(
+                exchange, RunSeeds(self.seed).noise, kind, number
+            )
             canaries, rest = np.split(came.double().numpy(), [self.visits])
             # Two at a place receive the same mean of two uploads: one is enough.
             pair = rest[BLANKS::2] * math.sqrt(2)
@@ -169,10 +179,10 @@ class CanaryVisits:
         return self._seen(channel, "fast engine", rounds, included, facing, send)
 
     def counts(self) -> ChannelObservations:
-        """Presence at places: 1 at a true place, 0 at a pseudo one; sent once.
+        """Observe presence at places: 1 at a true place, 0 at a pseudo one; sent once.
 
-        For ``replace`` too, whose claim is for two such steps: the bound then stays
-        under half of the claimed mu.
+        Also for ``replace``, whose claim covers two such steps: the bound is then at
+        most half of the claimed mu.
         """
         if self.plan.relation == "replace":
             steps = replace(self.plan, relation="zero-out")
@@ -181,7 +191,7 @@ class CanaryVisits:
         came = np.empty((people, slots + _BLANK_SLOTS))
         for person in range(people):
             cohort = self._cohort.restrict([person])
-            sent = replace(self._client, cohort=cohort).announce()
+            sent = replace(self._client, cohort=cohort).presence_upload()
             came[person, sent.keys] = sent.counts
         scores = came[:, _BLANK_SLOTS:].ravel()[None]
         return ChannelObservations(
@@ -239,28 +249,28 @@ class CanaryVisits:
 
     @cached_property
     def _coins(self) -> Mask:
-        """(people, canary slots); with opposite rows one coin for a person's row."""
+        """(people, canary slots); with reversed rows one coin per person."""
         slots = min(_DAY.slots - _BLANK_SLOTS, self.plan.releases.person)
         slots = 1 if self.plan.relation == "replace" else slots
         return coins(self.seed, "visits", (math.ceil(self.visits / slots), slots))
 
     @cached_property
     def _cohort(self) -> Cohort:
-        """Everybody claims one region at every slot, truly or not."""
+        """Everybody claims one region at every slot, as true or pseudo place."""
         there = self._coins | (self.plan.relation == "replace")
         there = np.pad(there, ((0, 0), (_BLANK_SLOTS, 0))).T
         true = np.where(there, 0, -1).astype(np.int32)
         return cohort_of(true, np.where(there, -1, 0).astype(np.int32))
 
     def _rows(self, people: int) -> Floats:
-        """(people, width) of length 1."""
+        """Return unit rows, (people, width)."""
         rng = Streams(self.seed).numpy("canary rows")
         rows = rng.standard_normal((people, self.model.width))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
-    """Untested people at regions, (slots of a day, people); other slots are gaps."""
+    """Return untested people at regions, (slots of a day, people); -1 is a gap."""
     given = [true] if pseudo is None else [true, pseudo]
     count = 1 + max(0, *(int(one.max()) for one in given))
     regions = Regions(kind="area", centre_km=np.zeros((count, 2)))
@@ -276,19 +286,19 @@ def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
 
 @dataclass(frozen=True, eq=False)
 class CanaryPeople:
-    """Made-up people, each a cohort of its own, whose gradients are the canaries.
+    """Artificial people, each a cohort of its own, whose gradients are the canaries.
 
-    Gradients of all maps are alike long, so that neither a clip of each map by itself
-    nor noise that leaves one parameter out would do. With ``together`` of 2 or more
-    each stands in a cohort with others whose gradient is zero, as in the fast engine:
-    the sum must carry the noise of everybody in it.
+    Gradients of all maps have equal norms, so that clipping each map separately or
+    omitting the noise of one parameter is detected. With ``together`` of 2 or more,
+    each is in a cohort with others whose gradient is zero, as in the fast engine: the
+    sum must carry the noise of everybody in it.
     """
 
     plan: PrivacyPlan
     model: FalconSettings
     seed: int
     people: int = 2000
-    """Put in or left out; blanks come on top."""
+    """Number of canaries, without blanks."""
     together: int = 1
     """People in each cohort."""
 
@@ -299,7 +309,7 @@ class CanaryPeople:
             raise SettingsError(_OFF)
 
     def gradients(self, rounds: Sequence[int]) -> ChannelObservations:
-        """Return what every device, or cohort, sends in each round."""
+        """Observe the gradients of every device, or cohort, in each round."""
         relation, clip = self.plan.relation, self._clip
         included = coins(self.seed, "people", (self.people,))
         strength = factors(included, relation).tolist()
@@ -331,15 +341,15 @@ class CanaryPeople:
         )
 
     def _sent(self, person: int, factor: float, number: int) -> Floats:
-        """Send the gradient of one canary and return what leaves, as one vector."""
+        """Return the released gradient of one canary as one vector."""
         uses = []
         for use in self._uses:
             out = use.outputs[person] * factor
             outputs = torch.zeros((self.together, len(out)), dtype=out.dtype)
-            # Not the first, after whom the cohort's noise is named.
+            # Not the first person, whose number keys the cohort's noise.
             outputs[-1] = out
             inputs = use.inputs[person].expand(self.together, -1)
-            uses.append(LinearUse(use.weight, use.bias, inputs, outputs))
+            uses.append(LinearActivations(use.weight, use.bias, inputs, outputs))
         cohort, seeds = self._cohorts[person], RunSeeds(self.seed)
         client = Client(cohort, self.model, self.plan, seeds)
         sent = client.gradient_upload(uses, 1.0, number).gradients
@@ -348,7 +358,7 @@ class CanaryPeople:
         )
 
     def _direction(self, person: int) -> Floats:
-        """Return the whole gradient of one canary, as a vector of length 1."""
+        """Return the whole gradient of one canary as a unit vector."""
         made: dict[str, Tensor] = {}
         for use in self._uses:
             into, out = use.inputs[person].double(), use.outputs[person].double()
@@ -378,8 +388,8 @@ class CanaryPeople:
         return {name: tuple(one.shape) for name, one in made.items()}
 
     @cached_property
-    def _uses(self) -> tuple[LinearUse, ...]:
-        """Gradients of all maps, of one length each; together as long as drawn."""
+    def _uses(self) -> tuple[LinearActivations, ...]:
+        """Gradients of all maps with equal norms, and the drawn total norm."""
         rng = Streams(self.seed).numpy("canary gradients")
         people = self.people + BLANKS
         maps = [name for name in self._shapes if name.endswith(_WEIGHT)]
@@ -395,5 +405,5 @@ class CanaryPeople:
             out *= (length / size)[:, None]
             named = bias if bias in self._shapes else None
             sent = (torch.from_numpy(one).to(self.model.dtype) for one in (into, out))
-            uses.append(LinearUse(name, named, *sent))
+            uses.append(LinearActivations(name, named, *sent))
         return tuple(uses)

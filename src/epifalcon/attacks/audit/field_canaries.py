@@ -1,12 +1,12 @@
-"""Canaries through Falcon Field's releases: what sums with and without one show.
+"""Canary audit of Falcon Field's releases.
 
-A canary is a made-up person who stays in one place for the whole window, each in
-another one, and tested positive in the first or last slot: more than the bound lets
-through. It is in or out by a fair coin; everybody else, and all that the server sends,
-stays as it is. Each draw has noise of its own and goes through the code of sites,
-``federation.field.site_people``: a site's sums with or without the canary, or under
-``local`` what the canary itself sends, against zero at the same places. The auditor
-scores what came along the difference of both worlds before noise.
+A canary is an artificial person who stays in one place for the whole window, each in
+another one, and tests positive in the first or last slot: its message exceeds the
+bound. It is included by a fair coin; all other people and all messages of the server
+are fixed. Each draw has independent noise and uses the code of sites,
+``federation.field.site_people``: a site's sums with or without the canary, or in mode
+``local`` the canary's own message or zero at the same places. The auditor scores the
+release along the difference of both cases before noise.
 """
 
 import math
@@ -47,22 +47,22 @@ _MOST_PLACES = 200
 
 
 def audit_field_releases(
-    heard: RecordedRun,
+    recorded: RecordedRun,
     seed: int,
     settings: AuditSettings | None = None,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
-    """A row for each channel, and for all cells, at each strength.
+    """Return a row for each channel, and for all cells, at each strength.
 
-    Empty for ``off``, which promises nothing. With probability
-    ``settings.confidence`` a plan that keeps its claims passes.
+    Empty for mode ``off``, which has no guarantee. With probability
+    ``settings.confidence`` a plan whose claims are true passes.
     """
     settings = settings or AuditSettings()
-    if not heard.task.private:
+    if not recorded.task.private:
         return ()
     rows: list[AuditRow] = []
     for number, strength in enumerate(settings.strengths):
-        rows += _AuditRun(heard, settings, strength, seed).rows()
+        rows += _AuditRun(recorded, settings, strength, seed).rows()
         progress("canaries", number + 1, len(settings.strengths))
     return tuple(rows)
 
@@ -71,27 +71,27 @@ def audit_field_releases(
 class _AuditRun:
     """All draws at one strength."""
 
-    heard: RecordedRun
+    recorded: RecordedRun
     settings: AuditSettings
     strength: Strength
     seed: int
 
     @cached_property
     def task(self) -> FieldTask:
-        """With the noise of this strength."""
+        """The task with the noise of this strength."""
         epsilon = {"test": self.settings.test_epsilon, "bare": _BARE_EPSILON}
-        wishes = self.heard.task.wishes
-        wish = wishes.privacy
-        strong = replace(wish, epsilon=epsilon.get(self.strength, wish.epsilon))
-        return replace(self.heard.task, wishes=replace(wishes, privacy=strong))
+        settings = self.recorded.task.settings
+        privacy = settings.privacy
+        strong = replace(privacy, epsilon=epsilon.get(self.strength, privacy.epsilon))
+        return replace(self.recorded.task, settings=replace(settings, privacy=strong))
 
     @cached_property
     def plan(self) -> FieldPlan:
-        """Of that noise."""
-        return FieldPlan(self.task.wishes.privacy, self.heard.traces.clock)
+        """The plan with the noise of this strength."""
+        return FieldPlan(self.task.settings.privacy, self.recorded.traces.clock)
 
     def rows(self) -> list[AuditRow]:
-        """Draw, score and compare with what such a run enters into the ledger."""
+        """Draw and score canaries; compare with the ledger of such a run."""
         ledger = Ledger(Budget(delta=self.plan.budget.delta))
         ledger.record(*self.plan.opening())
         for number in range(1, 1 + self.plan.settings.sweeps):
@@ -115,17 +115,17 @@ class _AuditRun:
 
     @property
     def _local(self) -> bool:
-        return self.heard.task.mode == "local"
+        return self.recorded.task.mode == "local"
 
     @property
     def _channels(self) -> tuple[str, ...]:
-        """Noised cells: under ``local`` places tell where people are."""
+        """Channels of noised cells; in mode ``local`` places are not protected."""
         return (INFECTIOUS,) if self._local else (PRESENCE, INFECTIOUS)
 
     @cached_property
     def _places(self) -> int:
-        """Regions, and canaries of each draw."""
-        return min(len(self.heard.traces.regions), _MOST_PLACES)
+        """Number of places, one canary each, in each draw."""
+        return min(len(self.recorded.traces.regions), _MOST_PLACES)
 
     @property
     def _draws(self) -> int:
@@ -134,8 +134,8 @@ class _AuditRun:
         return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
 
     def _cells(self) -> list[ChannelObservations]:
-        """All draws of canaries at their places, by channel."""
-        clear, everybody = self.heard.clear, np.ones(self._places, np.bool_)
+        """Observe all draws of canaries at their places, by channel."""
+        clear, everybody = self.recorded.clear, np.ones(self._places, np.bool_)
         inside = self._released(everybody, clear, 0)
         outside = self._released(~everybody, clear, 0)
         if self._local:
@@ -168,13 +168,13 @@ class _AuditRun:
         return [*seen, self._seen(ALL, together, tossed.ravel())]
 
     def _tests(self) -> ChannelObservations:
-        """One person alone, tested positive or not tested at all."""
+        """Observe the counts of one person, tested positive or not tested."""
         tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
         rest = np.empty((len(tossed), 2))
         for number, is_in in enumerate(tossed):
-            home = self._home(np.array([is_in]), self.task, 1 + number, 0)
-            rest[number] = home.count().tests[0] - is_in * true
+            site = self._site(np.array([is_in]), self.task, 1 + number, 0)
+            rest[number] = site.count().tests[0] - is_in * true
         seen = rest + tossed[:, None] * true
         scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS)[0] ** 2
         longest = float(np.linalg.norm(true)) / self.plan.receipt(TESTS, 0).clip
@@ -196,7 +196,7 @@ class _AuditRun:
             channel=channel,
             unit="person",
             way="each upload" if self._local else "sums of a site",
-            rounds=_rounds(channel, len(self.heard.told)),
+            rounds=_rounds(channel, len(self.recorded.broadcasts)),
             scores=scores[None],
             lengths=np.array([[longest]]),
             included=included,
@@ -205,38 +205,38 @@ class _AuditRun:
         )
 
     def _scale(self, channel: str) -> Floats:
-        """(exchanges,) the noise of each number that leaves."""
+        """Return the noise scale of each released value, (exchanges,)."""
         if channel == TESTS:
             return np.array([self.plan.sigma(TESTS)])
-        rounds = _rounds(channel, len(self.heard.told))
+        rounds = _rounds(channel, len(self.recorded.broadcasts))
         return np.array([self._scales[channel, number] for number in rounds])
 
     @cached_property
     def _scales(self) -> dict[tuple[str, int], float]:
-        """By channel and exchange, as a site has it."""
-        home = self._home(np.ones(1, np.bool_), self.task, 0, 0)
-        home.count()
-        self.heard.sent(home)
-        return home.scale
+        """Noise scale of a site, by channel and exchange."""
+        site = self._site(np.ones(1, np.bool_), self.task, 0, 0)
+        site.count()
+        self.recorded.sent(site)
+        return site.scale
 
     def _released(self, there: Mask, task: FieldTask, draw: int) -> dict[str, Floats]:
-        """What leaves for the canaries' places: (exchanges, cells, places) each."""
+        """Return releases at the canaries' places: (exchanges, cells, places) each."""
         around = 0 if self._local else self.settings.around
-        home = self._home(there, task, draw, around)
-        found = {PRESENCE: home.count().crowd[None]}
-        home.begin(self.heard.run)
+        site = self._site(there, task, draw, around)
+        found = {PRESENCE: site.count().crowd[None]}
+        site.begin(self.recorded.run)
         sums = [
-            home.sweep(received, options).infectious
-            for received, options in self.heard.told
+            site.sweep(received, options).infectious
+            for received, options in self.recorded.broadcasts
         ]
         found[INFECTIOUS] = np.stack(sums)
         return {
             name: found[name][:, :, 1 : 1 + self._places] for name in self._channels
         }
 
-    def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldSite:
-        """People of the run, and one canary at each place ``there``."""
-        traces, known = self.heard.traces, self.heard.known
+    def _site(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldSite:
+        """Return a site of some people and a canary at each place ``there``."""
+        traces, known = self.recorded.traces, self.recorded.known
         count = min(around, traces.people)
         tests = known.of_people(np.arange(traces.people) < count)
         region = np.where(there, np.arange(len(there)), -1).astype(np.int32)
@@ -254,12 +254,12 @@ class _AuditRun:
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw
-        home = SiteData(city, listed, 0)
-        return FieldSite(home, task, self.heard.seed, key, traces.people)
+        data = SiteData(city, listed, 0)
+        return FieldSite(data, task, self.recorded.seed, key, traces.people)
 
     def _longest(self, channel: str, apart: Floats) -> float:
-        """The longest vector by which a canary moves a release, in clips."""
-        numbers = _rounds(channel, len(self.heard.told))
+        """Return the largest change of a release by a canary, in clips."""
+        numbers = _rounds(channel, len(self.recorded.broadcasts))
         lengths = np.linalg.norm(apart, axis=1).max(axis=1)
         allowed = [
             self._scales[channel, number]

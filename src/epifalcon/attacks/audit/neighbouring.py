@@ -1,21 +1,21 @@
-"""What receipts promise for other neighbours than their own.
+"""Guarantees of receipts for other neighbouring relations.
 
-A receipt with relation ``zero-out`` compares a vector with zero: at most one clip
-apart. Another result of a test changes a vector into another one: up to two clips
-apart. Only vectors that are computed from the test count then (see
-``models.person_model`` and ``federation.client``):
+A receipt with relation ``zero-out`` compares a vector with zero: a distance of at most
+one clip. Another test result changes a vector into another one: a distance of up to two
+clips. Only vectors computed from the test count then (see ``models.person_model`` and
+``federation.client``):
 
 | input | gradient path | vectors that a test enters |
 | --- | --- | --- |
 | embedding | local | gradient; ``upload/0`` after the first round, since the row |
-| | | is moved at home by the own loss |
+| | | is updated by the own loss |
 | embedding | exchanged | gradient; ``return`` of the last layer |
-| status | local | each round either ``upload/0``, where the status is shown, or |
-| | | the gradient, where it is asked for |
+| status | local | each round either ``upload/0``, if the status is shown, or the |
+| | | gradient, if it is the target |
 | status | exchanged | gradient; and either ``upload/0`` or ``return`` of the last |
 | | | layer |
 
-``upload/1`` and higher are computed from what came back, presence from places alone.
+``upload/1`` and higher are computed from received rows, presence from places only.
 """
 
 import math
@@ -28,19 +28,19 @@ from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import DELTA, epsilon_of
 from epifalcon.privacy.events import GaussianRelease, Release
 
-_When = Literal["always", "shown", "asked", "never"]
+_When = Literal["always", "shown", "target", "never"]
 _BETWEEN_ROWS = 2.0
-"""Clips between two rows that may point anywhere."""
+"""Largest distance of two clipped rows, in clips."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherRelations:
-    """Epsilons of one person for what ``zero-out`` does not compare."""
+    """Epsilons of one person for relations other than ``zero-out``."""
 
     test: float
-    """Another result, or no test at all, everything else alike."""
+    """Another test result, or no test, everything else equal."""
     replace: float
-    """Everything of the person replaced by anything else."""
+    """All data of the person replaced."""
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class OtherRelations:
         exchanged: bool,
         delta: float = DELTA,
     ) -> "OtherRelations":
-        """By all noised releases of a run; infinite where one has no noise."""
+        """Return the epsilons of all noised releases; infinite if one has no noise."""
         noised = [one for one in releases if isinstance(one, GaussianRelease)]
         everything = math.sqrt(sum(map(_apart, noised)))
         return cls(
@@ -62,10 +62,10 @@ class OtherRelations:
 def test_mu(
     releases: Iterable[GaussianRelease], model: FalconSettings, exchanged: bool
 ) -> float:
-    """The mu of another result, or of no test, for a person over all releases."""
+    """Return mu of another or no test result of a person over all releases."""
     always = 0.0
     by_round: dict[int, dict[_When, float]] = defaultdict(
-        lambda: {"shown": 0.0, "asked": 0.0}
+        lambda: {"shown": 0.0, "target": 0.0}
     )
     for one in releases:
         when = enters(one.terms.channel, one.terms.round, model, exchanged)
@@ -77,16 +77,16 @@ def test_mu(
 
 
 def enters(channel: str, number: int, model: FalconSettings, exchanged: bool) -> _When:
-    """When a person's own test enters what it sends by ``channel`` in a round.
+    """Return when a person's own test enters its messages of ``channel`` in a round.
 
-    ``shown`` and ``asked`` are rounds in which a status input shows the test or hides
-    and asks for it.
+    ``shown`` and ``target`` are rounds in which a status input shows the test, or hides
+    it and uses it as the target.
     """
     status = model.input == "status"
     if channel == "gradient":
-        return "asked" if status and not exchanged else "always"
+        return "target" if status and not exchanged else "always"
     if channel == f"return/{model.layers - 1}":
-        return "asked" if status else "always"
+        return "target" if status else "always"
     if channel == "scoring/0":
         return "always" if status or not exchanged else "never"
     if channel == "upload/0":
@@ -97,7 +97,7 @@ def enters(channel: str, number: int, model: FalconSettings, exchanged: bool) ->
 
 
 def _apart(release: GaussianRelease) -> float:
-    """The part of mu^2 of a person whose vectors may all become any others."""
+    """Return mu^2 of a person whose vectors may all be replaced."""
     if not release.protected:
         return math.inf
     ratio = _BETWEEN_ROWS * release.clip / release.sigma

@@ -1,8 +1,8 @@
 """Check that noise is fresh for every value, uncorrelated and as large as claimed.
 
-Two values under the same noise differ by exactly what the noise should hide, and no
-epsilon is left. The auditor looks at blanks, where noise is all that was sent: part
-by part, since one small part without noise would drown in all the others.
+The difference of two values with equal noise contains no noise, so there is no
+guarantee. The auditor checks blanks, which contain only noise, part by part: a small
+part without noise would not be detected in the total.
 """
 
 import math
@@ -18,51 +18,51 @@ from epifalcon.types import Floats
 
 _AXES = ("rounds", "people", "places", "coordinates")
 TOO_FAR = 6.0
-"""Standard errors that chance does not reach: once in a billion tests."""
+"""Threshold in standard errors, exceeded by chance once in a billion tests."""
 
 
 @dataclass(frozen=True)
 class NoiseStatistics:
-    """What the noise of blanks looks like."""
+    """Statistics of the noise of blanks."""
 
     repeats: int
-    """Vectors that are equal, bit by bit, to another one."""
+    """Number of vectors bitwise equal to another one."""
     correlation: float
     """The strongest correlation, in standard errors."""
     along: str
-    """Between what: channels, rounds, people, places or coordinates."""
+    """Axis of that correlation: channels, rounds, people, places or coordinates."""
     sigma: float
-    """The noise's standard deviation where it falls furthest short."""
+    """Standard deviation of the noise where the shortfall is largest."""
     shortfall: float
-    """How far ``sigma`` lies under the one claimed, in standard errors."""
+    """Claimed minus observed ``sigma``, in standard errors."""
     parts: tuple[str, ...] = ()
-    """Those in which it repeats or falls short."""
+    """Parts with repeated or too little noise."""
 
     @property
     def repeated(self) -> bool:
-        """Whether noise was used more than once, whole or in part."""
+        """True if noise was used more than once, completely or in part."""
         return self.repeats > 0 or self.correlation > TOO_FAR
 
     @property
     def short(self) -> bool:
-        """Whether there is less noise than claimed."""
+        """True if there is less noise than claimed."""
         return self.shortfall > TOO_FAR
 
 
 NOTHING_FOUND = NoiseStatistics(0, 0.0, "", 0.0, 0.0)
 
 
-def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
+def check_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
     """Check ``blank``, (rounds, people, places, width), one part of one channel.
 
-    Equal vectors are looked for among all; correlation between any two rounds and
-    between neighbours along the other axes, which also shows noise that is used
-    again in part, such as one number for all coordinates of a row. Less noise is
-    looked for in all, and in each round, place and coordinate by itself. Without
-    noise claimed there is nothing to find.
+    Equal vectors are searched among all; correlations are computed between any two
+    rounds and between neighbours along the other axes, which also detects partly
+    reused noise, such as one number for all coordinates of a row. The noise scale is
+    checked in total and for each round, place and coordinate. With ``sigma`` 0 nothing
+    is checked.
     """
     if blank.ndim != len(_AXES):
-        raise DataError(f"blanks of {blank.ndim} axes must have {len(_AXES)}")
+        raise DataError(f"blank has {blank.ndim} axes, expected {len(_AXES)}")
     if sigma == 0:
         return NOTHING_FOUND
     rounds = [_correlated(one, other) for one, other in combinations(blank, 2)]
@@ -78,16 +78,18 @@ def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistic
 
 
 def shared_noise(one: Floats, other: Floats) -> NoiseStatistics:
-    """Find noise of one channel that is used again in another of the same shape."""
+    """Check whether two channels of the same shape share noise."""
     if one.shape != other.shape:
-        raise DataError(f"blanks of {one.shape} and {other.shape} must be alike")
+        raise DataError(
+            f"blanks have shapes {one.shape} and {other.shape}, expected equal ones"
+        )
     again = np.intersect1d(_whole_rows(one), _whole_rows(other))
     correlation = _correlated(one, other)
     return NoiseStatistics(len(again), correlation, "channels", math.inf, 0.0)
 
 
 def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatistics:
-    """Combine what was found in several parts."""
+    """Combine the statistics of several parts, the worst of each."""
     closest = max(found, key=lambda one: one.correlation)
     shortest = max(found, key=lambda one: one.shortfall)
     wrong = [
@@ -106,10 +108,10 @@ def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatis
 
 
 def _furthest_short(blank: Floats, sigma: float) -> tuple[float, float]:
-    """Return the smallest noise seen, and by how many standard errors it falls short.
+    """Return the smallest noise scale and its shortfall in standard errors.
 
-    Of all values and of every slice along an axis but people's, the worst. The lower
-    tail of so many squares is lighter than that of a normal.
+    The worst over all values and all slices along the axes except people. The lower
+    tail of a sum of squares is lighter than that of a normal.
     """
     squares = blank**2
     worst_seen, worst_shortfall = 0.0, -math.inf
@@ -133,7 +135,7 @@ def _repeats(blank: Floats) -> int:
 
 
 def _whole_rows(blank: Floats) -> NDArray[np.void]:
-    """View every vector as one value that can be compared."""
+    """View every vector as one comparable value."""
     vectors = np.ascontiguousarray(blank.reshape(-1, blank.shape[-1]))
     kind = np.dtype((np.void, vectors.itemsize * vectors.shape[1]))
     return vectors.view(kind).ravel()

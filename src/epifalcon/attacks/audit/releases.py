@@ -2,12 +2,12 @@
 
 Each channel is audited at three strengths:
 
-- ``run``, the run's own noise: guesses show next to nothing where the noise is strong
-  or the claim is larger than any number of canaries can reach;
-- ``test``, just so much noise that the ledger claims a small epsilon for the few
-  rounds sent: the same code shows its faults (less noise than claimed, a round or a
-  parameter without noise, noise used twice, a value without a receipt);
-- ``bare``, next to no noise: nothing may come out longer than the clip.
+- ``run``, the run's own noise: guesses show little if the noise is strong or the
+  claim exceeds what the canaries can show;
+- ``test``, noise for a small claimed epsilon over the few audited rounds: faults of
+  the same code are detected (less noise than claimed, a round or a parameter without
+  noise, noise used twice, a value without a receipt);
+- ``bare``, negligible noise: no released vector may be longer than the clip.
 
 Rounds are the first, the last, and some drawn at random between them.
 """
@@ -37,7 +37,7 @@ from epifalcon.attacks.audit.noise_checks import (
     NOTHING_FOUND,
     TOO_FAR,
     NoiseStatistics,
-    look_at_noise,
+    check_noise,
     shared_noise,
     worst,
 )
@@ -55,51 +55,51 @@ from epifalcon.streams import Streams
 Strength = Literal["run", "test", "bare"]
 
 ALL = "all cells"
-"""Channel of a row about all channels together."""
+"""Channel name of a row for all channels together."""
 ROUNDING = 1e-4
-"""What sums in single precision may add to a length, as a share of the clip."""
+"""Tolerance for rounding in single precision, relative to the clip."""
 _BARE = 1e-6
-"""Noise of the bare strength, in clips: next to none, yet none is left out."""
+"""Noise of the bare strength, in clips: negligible, but not skipped."""
 _BARE_CANARIES, _BARE_ROUNDS = 400, 2
-"""A clip that does not hold fails at every row: few will do."""
+"""A wrong clip fails at every row, so few are enough."""
 _COHORTS, _COHORT = 60, 8
-"""Cohorts of people who send one sum of gradients, and how many are in each."""
+"""Number of cohorts that send one sum of gradients, and people in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """One channel at one strength: what is claimed, and what guesses show."""
+    """Result for one channel at one strength: claim, bounds and noise statistics."""
 
     channel: str
     unit: Unit
     way: Way
     strength: Strength
     sigma: float
-    """Of the noise, as the plan has it."""
+    """Noise scale of the plan."""
     rounds: tuple[int, ...]
     """Numbers of the rounds that were audited."""
     delta: float
     claimed: float
     """Epsilon by the ledger's receipts for these rounds, this channel, this unit."""
     lower_bound: float
-    """The least epsilon that an honest ledger could have claimed for the same
-    (``rates_mu``); infinite where noise is used twice."""
+    """Smallest epsilon that a correct ledger could have claimed (``rates_mu``);
+    infinite if noise is used twice."""
     one_run_bound: float
-    """Lower bound on epsilon without taking anything for Gaussian."""
+    """Lower bound on epsilon without assuming Gaussian noise."""
     confidence: float
-    """Of all rows together."""
+    """Joint confidence of all rows."""
     canaries: int
     noise: NoiseStatistics
     without_receipt: int
-    """Rounds in which something left that the ledger does not know."""
+    """Number of rounds with a release that is not in the ledger."""
     longest: float
-    """The longest value that left for a canary, in clips, with its noise."""
+    """Largest norm of a canary's release, in clips, with its noise."""
     allowed: float
-    """How long clip and noise can make it."""
+    """Largest norm by clip and noise."""
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What is wrong, in words; nothing if the claim stands."""
+        """Descriptions of all faults; empty if the claim is not refuted."""
         found, noise = [], self.noise
         where = f" in {', '.join(noise.parts)}" if noise.parts else ""
         if noise.repeated:
@@ -111,42 +111,43 @@ class AuditRow:
             found.append(f"noise of {noise.sigma:.3g}{where}, claimed {self.sigma:.3g}")
         if self.longest > self.allowed:
             found.append(
-                f"a value {self.longest:.4g} clips long left, the clip allows 1"
+                f"a released value is {self.longest:.4g} clips long, allowed is 1"
             )
         if self.without_receipt:
-            found.append(f"{self.without_receipt} rounds left without a receipt")
+            found.append(f"{self.without_receipt} rounds have no receipt")
         if self.lower_bound > self.claimed:
             found.append(
-                f"epsilon is {self.lower_bound:.3g} or more, claimed {self.claimed:.3g}"
+                f"epsilon is at least {self.lower_bound:.3g}, claimed "
+                f"{self.claimed:.3g}"
             )
         return tuple(found)
 
     @property
     def passed(self) -> bool:
-        """Whether the claim stands."""
+        """True if the claim is not refuted."""
         return not self.findings
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """How many canaries, how many rounds, how sure."""
+    """Numbers of canaries and rounds, and the confidence."""
 
     canaries: int = 4000
-    """Visits, each in or out by a fair coin."""
+    """Number of canary visits."""
     canary_people: int = 2000
-    """The same for gradients, of which a person sends one."""
+    """Number of canary people, for gradients."""
     around: int = 60
-    """People of the run at the canaries' site; none under ``local`` (Falcon Field)."""
+    """Other people at the canaries' site; not in mode ``local`` (Falcon Field)."""
     rounds: int = 6
-    """Of the run's, at most; an even number lets noise used in two of them cancel."""
+    """Maximum number of rounds; reused noise cancels for an even number."""
     confidence: float = CONFIDENCE
-    """That no bound of the whole audit is too high; each test has its share."""
+    """Probability that no bound of the whole audit is too high."""
     test_epsilon: float = 2.0
-    """What the ledger shall claim for the rounds of the test strength."""
+    """Claimed epsilon of the rounds at the test strength."""
     guess_share: float = 0.25
-    """Canaries guessed for the one-run bound: the most extreme scores."""
+    """Share of canaries guessed for the one-run bound: the most extreme scores."""
     strengths: tuple[Strength, ...] = ("run", "test", "bare")
-    """At which the audit is made."""
+    """Strengths to audit."""
 
     def __post_init__(self) -> None:
         whole(2, canaries=self.canaries, canary_people=self.canary_people)
@@ -171,10 +172,10 @@ def audit_releases(
 ) -> tuple[AuditRow, ...]:
     """Audit every noised channel of ``plan`` at each strength.
 
-    A row for each channel, strength and way: each upload as the server sees it, and
-    the fast engine. Empty for mode ``off``, which claims nothing. Counts of the fast
-    engine and channels without noise are not audited. With probability
-    ``settings.confidence`` a plan that keeps its claims passes.
+    Returns a row for each channel, strength and way: uploads as the server receives
+    them, and the fast engine. Empty for mode ``off``, which claims nothing. Counts of
+    the fast engine and channels without noise are not audited. With probability
+    ``settings.confidence`` a plan whose claims are true passes.
     """
     settings = AuditSettings() if settings is None else settings
     if plan.upload is None or plan.gradient is None:
@@ -205,8 +206,8 @@ def audit_releases(
 def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
     """Choose ``count`` of a run's rounds, ascending: both ends, others at random.
 
-    All of them if there are no more. Two neighbours stand at each end, since noise
-    may be used again in the next round only.
+    All rounds if there are fewer. Two consecutive rounds at each end detect noise that
+    is reused in the next round.
     """
     whole(1, planned=planned, count=count)
     if planned <= count:
@@ -221,10 +222,10 @@ def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
 def _with_noise(
     plan: PrivacyPlan, strength: Strength, settings: AuditSettings, rounds: int
 ) -> PrivacyPlan:
-    """Return the plan with the noise of a strength; counts leave once.
+    """Return the plan with the noise of a strength; counts are released once.
 
-    That of ``test`` makes a ledger claim about ``test_epsilon`` for each channel over
-    all rounds.
+    At ``test`` the ledger claims about ``test_epsilon`` for each channel over all
+    rounds.
     """
 
     def changed(
@@ -249,17 +250,17 @@ def _with_noise(
 
 @dataclass(frozen=True)
 class _AuditRun:
-    """All channels at one strength, with a ledger of their own."""
+    """Audit of all channels at one strength, with a separate ledger."""
 
     plan: PrivacyPlan
     strength: Strength
     settings: AuditSettings
     rounds: tuple[int, ...]
     rows: int
-    """Rows of the whole audit, which share the confidence."""
+    """Number of rows of the whole audit, which share the confidence."""
 
     def send(self, model: FalconSettings, seed: int) -> Iterator[ChannelObservations]:
-        """Send all canaries through all rounds, a channel at a time."""
+        """Yield the observations of all channels over all rounds."""
         plan, rounds, count = self.plan, self.rounds, self.settings.canary_people
         visits = CanaryVisits(plan, model, seed, self.settings.canaries)
         if plan.presence is not None:
@@ -272,7 +273,7 @@ class _AuditRun:
         yield CanaryPeople(plan, model, seed, cohorts, _COHORT).gradients(rounds)
 
     def evaluate(self, seen: list[ChannelObservations]) -> list[AuditRow]:
-        """Compare with what a run of these rounds would enter into the ledger."""
+        """Compare with the ledger of a run of these rounds."""
         ledger = Ledger(self.plan.budget)
         ledger.record(*self.plan.opening())
         for number in self.rounds:
@@ -303,8 +304,7 @@ class _AuditRun:
     ) -> dict[tuple[Way, str], NoiseStatistics]:
         """Check the noise of each channel, and whether two channels share noise.
 
-        Too little noise in one channel is no fault of the others; shared noise is a
-        fault of both.
+        Too little noise is a fault of one channel; shared noise is a fault of both.
         """
         found = {
             (one.way, one.channel): noise_of(one, self._sigma(one.channel))
@@ -336,7 +336,7 @@ class _AuditRun:
 
 def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
     """Check the noise of all blanks of a channel."""
-    parts = [look_at_noise(blank, sigma, name) for name, blank in seen.blank.items()]
+    parts = [check_noise(blank, sigma, name) for name, blank in seen.blank.items()]
     return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
 
@@ -351,12 +351,12 @@ def audit_row(
     allowed: float,
     tests: int,
 ) -> AuditRow:
-    """Compare what was seen of one channel with the receipts in ``ledger``.
+    """Compare the observations of one channel with the receipts in ``ledger``.
 
-    ``tests`` rows share the confidence. The bound on mu is the best one of the sum over
-    rounds and of each round alone, which shows a round that left without noise. Its
-    thresholds are halfway between what "in" and "out" should score, fixed before
-    anything is seen. All channels together (``ALL``) have no receipts of their own.
+    ``tests`` rows share the confidence. The bound on mu is the best of the sum over
+    rounds and of each single round, which detects a round without noise. Thresholds are
+    the midpoints of the expected scores of "in" and "out", fixed in advance. All
+    channels together (``ALL``) have no receipts of their own.
     """
     spent, delta = ledger.spent(), ledger.budget.delta
     claimed = spent.total if seen.channel == ALL else spent.channels.get(seen.channel)
@@ -395,6 +395,6 @@ def audit_row(
 
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
-    """Return the kinds of rows at places, as channel names begin."""
-    exchanged = ("return",) if plan.way.exchanged else ()
+    """Return the kinds of rows at places, the prefixes of channel names."""
+    exchanged = ("return",) if plan.exchange_rules.exchanged else ()
     return "upload", *exchanged, "scoring"

@@ -120,39 +120,39 @@ class SharedData(Record):
         if not path.exists():
             return None
         manifest = require_same(path, origin, exact=False)
-        gathered = cls.decode(messages.unpack((path / _MESSAGE).read_bytes()))
-        return replace(gathered, forecast=manifest["meta"]["forecast"])
+        stored = cls.decode(messages.unpack((path / _MESSAGE).read_bytes()))
+        return replace(stored, forecast=manifest["meta"]["forecast"])
 
 
-def meet(
-    board: SiteCalls, hello: messages.Hello, known: SharedData | None
+def invite_sites(
+    calls: SiteCalls, hello: messages.Hello, known: SharedData | None
 ) -> SiteRoster:
     """Send hello to all sites and assign person indices, or reuse those ``known``."""
-    facts = board.ask(
-        0, dict.fromkeys(board.present, hello), messages.SiteFacts, _check_facts
+    facts = calls.call(
+        0, dict.fromkeys(calls.present, hello), messages.SiteFacts, _check_facts
     )
     # Use the city of most sites; ties go to the first site by name.
     cities = [facts[site].city for site in sorted(facts)]
     city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
     for site in [site for site, fact in facts.items() if fact.city != city]:
         odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
-        why = f"it has another city: its {odd[0].removesuffix('_sha256')} differ"
-        board.refuse(SiteFailure(site, 0, "hello", "refused", why))
+        why = f"its {odd[0].removesuffix('_sha256')} differ from those of other sites"
+        calls.refuse(SiteFailure(site, 0, "hello", "refused", why))
     first, total = {}, 0
     for site in sorted(facts):
         first[site] = total
         total += facts[site].people
     if known is not None:
         first = {site: known.first[site] for site in first if site in known.first}
-    board.keep_only(first)
+    calls.keep_only(first)
     people = {site: facts[site].people for site in first}
     return SiteRoster(people, first, city["clock"], city["regions"])
 
 
-def gather(
-    board: SiteCalls,
-    order: FalconRunRequest,
-    met: SiteRoster,
+def collect_shared_data(
+    calls: SiteCalls,
+    run_request: FalconRunRequest,
+    roster: SiteRoster,
     known: SharedData | None,
     progress: Progress = silent,
 ) -> SharedData:
@@ -160,62 +160,75 @@ def gather(
 
     With ``known``, only repeat the calls that bring restarted sites up to date.
     """
-    settings, tally = order.settings, _count(board, order, met)
+    settings, tally = run_request.settings, _count(calls, run_request, roster)
     if known is not None:
         if known.states is not None:
-            _spread(board, met, known.states)
+            _send_states(calls, roster, known.states)
         return known
     public = {name: tally.parts[name] for name in preparation.public_names(settings)}
     sums = preparation.pack_tally(SiteTally(public))
     if not settings.uses_region_model:
-        return SharedData(met.first, sums)
+        return SharedData(roster.first, sums)
     fitted = preparation.fit_region_states(
-        tally, met.clock, settings, order.seed, progress
+        tally, roster.clock, settings, run_request.seed, progress
     )
-    scaling = StateScaling.of(_spread(board, met, fitted.states), settings)
+    scaling = StateScaling.of(_send_states(calls, roster, fitted.states), settings)
     return SharedData(
-        met.first, sums, fitted.states, scaling.centre, scaling.factor, fitted.forecast
+        roster.first,
+        sums,
+        fitted.states,
+        scaling.centre,
+        scaling.factor,
+        fitted.forecast,
     )
 
 
-def _spread(
-    board: SiteCalls, met: SiteRoster, states: NDArray[np.float32]
+def _send_states(
+    calls: SiteCalls, roster: SiteRoster, states: NDArray[np.float32]
 ) -> StateMoments:
     """Send region states to all sites; return the sum of their state moments."""
     width = states.shape[-1]
     largest = float(np.abs(states).max()) if states.size else 0.0
 
     def check(site: str, answer: StateMoments) -> StateMoments:
-        total, squared, count = answer.total, answer.squared, met.people[site]
+        total, squared, count = answer.total, answer.squared, roster.people[site]
         if answer.people != count:
-            raise DataError(f"sums of region states not of its {count:,} people")
+            raise DataError(
+                f"sums of region states of {answer.people:,} people, expected {count:,}"
+            )
         if total.shape != (width,) or squared.shape != (width,):
-            raise DataError(f"sums of region states not of width {width}")
+            raise DataError(
+                f"sums of region states have shape {total.shape}, expected ({width},)"
+            )
         # A person's state is a mean of region states; NaN fails every comparison.
         most = count * largest * _ROUNDING
         within = (np.abs(total) <= most).all() and (squared >= 0).all()
         if not (within and (squared <= most * largest * _ROUNDING).all()):
-            raise DataError("sums of region states that its people cannot have")
+            raise DataError(f"sums of region states exceed {most:.4g}")
         return answer
 
-    requests = dict.fromkeys(board.attending, messages.States(states))
-    moments = board.ask(0, requests, StateMoments, check)
-    board.keep_only(moments)
+    requests = dict.fromkeys(calls.attending, messages.States(states))
+    moments = calls.call(0, requests, StateMoments, check)
+    calls.keep_only(moments)
     listed = [moments[site] for site in sorted(moments)]
     return sum(listed[1:], listed[0])
 
 
-def _count(board: SiteCalls, order: FalconRunRequest, met: SiteRoster) -> SiteTally:
-    names = preparation.tally_names(order.settings)
+def _count(
+    calls: SiteCalls, run_request: FalconRunRequest, roster: SiteRoster
+) -> SiteTally:
+    names = preparation.tally_names(run_request.settings)
 
     def check(site: str, answer: messages.TalliesReply) -> SiteTally:
-        tally = preparation.unpack_tally(answer.tally, names, met.regions, met.clock)
-        preparation.require_counted(tally, met.people[site], met.clock)
+        tally = preparation.unpack_tally(
+            answer.tally, names, roster.regions, roster.clock
+        )
+        preparation.require_counted(tally, roster.people[site], roster.clock)
         return tally
 
-    requests = {site: messages.Count(first) for site, first in met.first.items()}
-    counted = board.ask(0, requests, messages.TalliesReply, check)
-    board.keep_only(counted)
+    requests = {site: messages.Count(first) for site, first in roster.first.items()}
+    counted = calls.call(0, requests, messages.TalliesReply, check)
+    calls.keep_only(counted)
     listed = [counted[site] for site in sorted(counted)]
     return sum(listed[1:], listed[0])
 
@@ -223,18 +236,18 @@ def _count(board: SiteCalls, order: FalconRunRequest, met: SiteRoster) -> SiteTa
 def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
     people, regions = answer.people, answer.regions
     if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
-        raise DataError("numbers of people or regions are out of range")
+        raise DataError(f"people={people} or regions={regions} is out of range")
     if answer.clock.slots > _MOST_SLOTS:
-        raise DataError(f"{answer.clock.slots} slots")
+        raise DataError(f"{answer.clock.slots} slots, expected at most {_MOST_SLOTS}")
     return answer
 
 
 class SitesEngine:
-    """Carries out rounds over the sites that ``board`` reaches."""
+    """Carries out rounds over the sites that ``calls`` reaches."""
 
     def __init__(
         self,
-        board: SiteCalls,
+        calls: SiteCalls,
         people: Mapping[str, int],
         settings: FalconSettings,
         plan: PrivacyPlan,
@@ -245,7 +258,7 @@ class SitesEngine:
         places: int | None = None,
     ) -> None:
         """``people`` is a count per site, ``places`` the total number of edges."""
-        self.board, self.settings, self.plan = board, settings, plan
+        self.calls, self.settings, self.plan = calls, settings, plan
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
         rng = RunSeeds(seed).parameters()
         self._model = Model.of(initial_parameters(settings, state_width, rng))
@@ -254,10 +267,10 @@ class SitesEngine:
         self._closing: dict[str, messages.EndOfRound] = {}
         self.best_round: int | None = None
         """Round of the best validation result; sent to sites with the next call."""
-        self._announced: dict[str, messages.PresenceUpload] = {}
+        self._presence: dict[str, messages.PresenceUpload] = {}
         self._table: PlaceTable | None = None
         self._members: list[str] = []
-        self._settled: set[str] = set()
+        self._informed: set[str] = set()
 
     @property
     def round(self) -> int:
@@ -272,7 +285,7 @@ class SitesEngine:
     def step(self) -> float:
         """Run one training round; return its mean loss, or NaN in a private run."""
         number = self._round
-        self.board.new_round()
+        self.calls.new_round()
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
         self._open()
@@ -300,10 +313,12 @@ class SitesEngine:
         uploads = self._pass(messages.BeginScoring, channels)
         return list(self._reply(uploads, channels[-1], messages.Done, accepted))
 
-    def look(self, fresh: bool) -> tuple[Probabilities, Mask]:
+    def validation_scores(self, fresh: bool) -> tuple[Probabilities, Mask]:
         """Return scores and results of all validation people, without identities."""
         request = messages.ValidationRequest(parameters=self.parameters, fresh=fresh)
-        parts = self.call(request, messages.ValidationScores, self._check_look).values()
+        parts = self.call(
+            request, messages.ValidationScores, self._check_validation
+        ).values()
         scores = np.concatenate([part.scores for part in parts])
         return scores, np.concatenate([part.infected for part in parts])
 
@@ -316,10 +331,10 @@ class SitesEngine:
     ) -> dict[str, T]:
         """Send ``request`` to attending sites, with the closing of their last round."""
         requests = {}
-        for site in self.board.attending if sites is None else sites:
+        for site in self.calls.attending if sites is None else sites:
             closing = self._closing.pop(site, None)
             requests[site] = replace(request, best=self.best_round, closing=closing)
-        return self.board.ask(self._round, requests, answer, check)
+        return self.calls.call(self._round, requests, answer, check)
 
     def state(self) -> EngineState:
         """Return the model and its Adam moments; sites store the embeddings."""
@@ -333,30 +348,30 @@ class SitesEngine:
 
     def _open(self) -> None:
         """Collect presence uploads; send sites the changed people counts per edge."""
-        board = self.board
-        new = [site for site in board.attending if site not in self._announced]
+        calls = self.calls
+        new = [site for site in calls.attending if site not in self._presence]
         requests = dict.fromkeys(new, messages.PresenceRequest())
-        self._announced |= board.ask(
+        self._presence |= calls.call(
             self._round, requests, messages.PresenceUpload, self._check_presence
         )
-        members = [site for site in board.present if site in self._announced]
+        members = [site for site in calls.present if site in self._presence]
         if members != self._members:
-            presence = {site: self._announced[site] for site in members}
-            self._table = PlaceTable(presence, board.rules.sends_rows)
-            self._members, self._settled = members, set()
-        table = present(self._table, "no counts of people yet")
-        settle = {
+            presence = {site: self._presence[site] for site in members}
+            self._table = PlaceTable(presence, calls.rules.sends_rows)
+            self._members, self._informed = members, set()
+        table = present(self._table, "no counts of people were received yet")
+        counts = {
             site: messages.CountsMessage(table.counts[site], table.shared[site])
-            for site in board.attending
-            if site in members and site not in self._settled
+            for site in calls.attending
+            if site in members and site not in self._informed
         }
-        self._settled |= set(board.ask(self._round, settle, messages.Done, accepted))
+        self._informed |= set(calls.call(self._round, counts, messages.Done, accepted))
 
     def _pass(
         self, begin: type[messages.Begin | messages.BeginScoring], channels: list[str]
     ) -> dict[str, messages.LocationUpload]:
         """Run all exchanges of a pass except the reply to the last uploads."""
-        sites = [site for site in self.board.attending if site in self._settled]
+        sites = [site for site in self.calls.attending if site in self._informed]
         request = begin(parameters=self.parameters)
         check = partial(self._check_upload, channel=channels[0])
         uploads = self.call(request, messages.LocationUpload, check, sites)
@@ -372,9 +387,11 @@ class SitesEngine:
         answer: type[R],
         check: Callable[[str, R], T],
     ) -> dict[str, T]:
-        reply = present(self._table, "no counts of people yet").replies(uploads)
+        reply = present(self._table, "no counts of people were received yet").replies(
+            uploads
+        )
         requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
-        return self.board.ask(self._round, requests, answer, check)
+        return self.calls.call(self._round, requests, answer, check)
 
     def _check_presence(
         self, site: str, upload: messages.PresenceUpload
@@ -382,23 +399,23 @@ class SitesEngine:
         """Require edge keys of the city and counts possible for the site's people."""
         keys, counts, people = upload.keys, upload.counts, self._people[site]
         if counts.ndim != 1 or not np.isfinite(counts).all():
-            raise DataError("a count of people is no number")
+            raise DataError("counts of people must be finite numbers")
         if not len(keys):
             return upload
         if keys[0] < 0:
-            raise DataError("a key is less than 0")
+            raise DataError(f"key {keys[0]} is less than 0")
         most_keys = people * self.plan.releases.person * (1 + self.plan.copies)
         if len(keys) > most_keys:
-            raise DataError(f"{len(keys):,} keys of {people:,} people are too many")
+            raise DataError(f"{len(keys):,} keys are too many for {people:,} people")
         if self._places is not None and keys[-1] >= self._places:
-            raise DataError(f"a key of {self._places:,} or more")
+            raise DataError(f"key {keys[-1]} must be less than {self._places:,}")
         mechanism = self.plan.presence
         least, most = float(not self.plan.is_private), float(people)
         if mechanism is not None:
             room = mechanism.sigma * math.sqrt(people) * (1 + _ROOM)
             least, most = -room, people + room
         if counts.min() < least or counts.max() > most * _ROUNDING:
-            raise DataError(f"a count that {people:,} people cannot make")
+            raise DataError(f"a count is impossible for {people:,} people")
         return upload
 
     def _check_upload(
@@ -408,7 +425,7 @@ class SitesEngine:
         rows, width, table = (
             upload.rows,
             self.settings.width,
-            present(self._table, "no counts of people yet"),
+            present(self._table, "no counts of people were received yet"),
         )
         if upload.channel != channel:
             raise DataError(f"an upload of {upload.channel!r}, expected {channel!r}")
@@ -418,9 +435,11 @@ class SitesEngine:
             raise DataError(f"rows of width {rows.shape[1]}, expected {width}")
         summed = upload.person is None
         if summed == table.sends_rows:
-            raise DataError("sums where rows of people were asked for, or the reverse")
+            raise DataError(
+                f"{'sums' if summed else 'rows'} were uploaded, expected the other kind"
+            )
         if summed and not np.array_equal(upload.keys, table.keys[site]):
-            raise DataError("sums at other places than those shared with other sites")
+            raise DataError("sums must be at the places shared with other sites")
         if not summed:
             self._require_claims(site, upload, table.keys[site])
         people = self._people[site] if summed else 1
@@ -433,13 +452,13 @@ class SitesEngine:
     ) -> None:
         keys, person = upload.keys, upload.person
         if person is None or person.shape != keys.shape:
-            raise DataError(f"{len(keys)} keys without as many people")
+            raise DataError(f"{len(keys)} keys need as many person numbers")
         if not np.isin(keys, announced).all():
-            raise DataError("a row at a key that was never announced")
+            raise DataError("a row is at a key that was not claimed")
         most = self.plan.releases.person * (1 + self.plan.copies)
         senders, rows = np.unique(person, return_counts=True)
         if len(senders) > self._people[site] or (rows > most).any():
-            raise DataError("more rows than its people can have sent")
+            raise DataError(f"more rows than {self._people[site]:,} people can send")
 
     def _check_gradient(
         self, site: str, upload: messages.GradientUpload
@@ -447,33 +466,35 @@ class SitesEngine:
         """Require the model's shapes and plausible norms; loss and weight if public."""
         gradients, people = upload.gradients, self._people[site]
         if _shapes(gradients) != _shapes(self.parameters):
-            raise DataError("gradients do not have the names and shapes of the model")
+            raise DataError("gradients must have the names and shapes of the model")
         whole = torch.cat([part.double().flatten() for part in gradients.values()])
         if not torch.isfinite(whole).all():
             raise DataError("a gradient holds NaN or infinity")
         if upload.people != people:
-            raise DataError(f"gradients of {upload.people}, expected {people:,} people")
+            raise DataError(f"gradients of {upload.people} people, expected {people:,}")
         mechanism = self.plan.gradient
         _require_norm("gradient", whole.norm()[None], people, len(whole), mechanism)
         if self.plan.is_private:
             return replace(upload, weight=None, loss=None)
         weight, loss = upload.weight, upload.loss
         if weight is None or loss is None:
-            raise DataError("gradients without weight and loss")
+            raise DataError("gradients lack weight or loss")
         most = people * max(self.settings.class_weights or (1.0,))
         if not 0 <= weight <= most * _ROUNDING:
-            raise DataError(f"{people:,} people cannot weigh {weight:g} in the loss")
+            raise DataError(f"weight={weight:g} is impossible for {people:,} people")
         if not 0 <= loss <= most * _LARGEST:
-            raise DataError(f"{people:,} people cannot have a loss of {loss:g}")
+            raise DataError(f"loss={loss:g} is impossible for {people:,} people")
         return upload
 
-    def _check_look(
+    def _check_validation(
         self, site: str, answer: messages.ValidationScores
     ) -> messages.ValidationScores:
         """Require scores from 0 to 1, at most one per person of the site."""
         scores, people = answer.scores, self._people[site]
         if len(scores) > people or not ((scores >= 0) & (scores <= 1)).all():
-            raise DataError("more scores than people, or some outside 0 to 1")
+            raise DataError(
+                f"{len(scores)} scores, expected at most {people:,} from 0 to 1"
+            )
         return answer
 
 
@@ -503,7 +524,7 @@ def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
     if not training:
         return [f"scoring/{layer}" for layer in range(plan.layers)]
     channels = [f"upload/{layer}" for layer in range(plan.layers)]
-    if plan.way.exchanged:
+    if plan.exchange_rules.exchanged:
         channels += [f"return/{layer}" for layer in reversed(range(plan.layers))]
     return channels
 
@@ -511,17 +532,17 @@ def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
 class SitesRun(ServerRun[FalconRunRequest]):
     """One Falcon run, resumed from its newest checkpoint if there is one."""
 
-    order_type = FalconRunRequest
+    request_type = FalconRunRequest
 
     def __init__(
         self,
         transport: Transport,
         folder: Path,
-        order: FalconRunRequest,
-        conduct: RunOptions,
+        run_request: FalconRunRequest,
+        options: RunOptions,
     ) -> None:
-        super().__init__(transport, folder, order, conduct)
-        settings = order.settings
+        super().__init__(transport, folder, run_request, options)
+        settings = run_request.settings
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
         self.parameters: dict[str, Tensor] = {}
         """Model parameters of the best validation result."""
@@ -529,15 +550,15 @@ class SitesRun(ServerRun[FalconRunRequest]):
         self._engine: SitesEngine | None = None
         self._people: Mapping[str, int] = {}
 
-    def carry_out(self, progress: Progress) -> None:
+    def execute(self, progress: Progress) -> None:
         """Train until the last round or early stopping, then write the best model."""
-        resumed = checkpoints.newest(self._folder, self._order.origin)
+        resumed = checkpoints.newest(self._folder, self._request.origin)
         self._engine = self._prepare(resumed, progress)
         if resumed is not None:
             self._engine.restore(resumed.engine)
-            self.board.keep_only(resumed.remembered["present"])
-            self.stopping.restore(resumed.remembered)
-            self.round_seconds = list(resumed.remembered["seconds"])
+            self.calls.keep_only(resumed.values["present"])
+            self.stopping.restore(resumed.values)
+            self.round_seconds = list(resumed.values["seconds"])
             self.parameters = tensors_under(resumed.tensors, "best/")
         self._train(self._engine, progress)
         self._finish(self._engine)
@@ -555,35 +576,35 @@ class SitesRun(ServerRun[FalconRunRequest]):
         }
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
-        order, board, settings = self._order, self.board, self._order.settings
-        known = SharedData.load(self._folder, order.origin)
+        run_request, calls, settings = self._request, self.calls, self._request.settings
+        known = SharedData.load(self._folder, run_request.origin)
         if resumed is not None and known is None:
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
-        met = meet(board, order.hello, known)
-        data = gather(board, order, met, known, progress)
+        roster = invite_sites(calls, run_request.hello, known)
+        data = collect_shared_data(calls, run_request, roster, known, progress)
         self._forecast = data.forecast
         number = 0 if resumed is None else resumed.engine.round
         request = messages.Prepare(number, data.tally, data.centre, data.factor)
-        requests = dict.fromkeys(board.attending, request)
-        ready = board.ask(0, requests, messages.Done, accepted)
-        board.keep_only(ready)
+        requests = dict.fromkeys(calls.attending, request)
+        ready = calls.call(0, requests, messages.Done, accepted)
+        calls.keep_only(ready)
         if known is None:
             first = {site: data.first[site] for site in ready}
-            replace(data, first=first).save(self._folder, order.origin)
-        plan = order.plan(met.clock)
-        opening = order.unprotected(plan, validation=True)
+            replace(data, first=first).save(self._folder, run_request.origin)
+        plan = run_request.plan(roster.clock)
+        opening = run_request.unprotected(plan, validation=True)
         ledger = self.open_ledger(plan.budget, opening, resumed)
-        self._people = met.people
-        windows = met.clock.slots // settings.model.window_slots
+        self._people = roster.people
+        windows = roster.clock.slots // settings.model.window_slots
         return SitesEngine(
-            board,
-            met.people,
+            calls,
+            roster.people,
             settings.model,
             plan,
-            order.seed,
+            run_request.seed,
             ledger,
             state_width=0 if data.states is None else data.states.shape[-1],
-            places=met.regions * windows,
+            places=roster.regions * windows,
         )
 
     def _train(self, engine: SitesEngine, progress: Progress) -> None:
@@ -592,11 +613,11 @@ class SitesRun(ServerRun[FalconRunRequest]):
         def watch(report: RoundReport) -> bool:
             self.round_seconds.append(report.seconds)
             text = ""
-            if self.stopping.due(engine.round, last) and not self._order.hides_tests:
+            if self.stopping.due(engine.round, last) and not self._request.hides_tests:
                 text = self._validate(engine, report.loss)
             progress("rounds", engine.round, last, text)
             self.report_progress(engine.round, last, text)
-            if engine.round % self._conduct.keep_every == 0:
+            if engine.round % self._options.checkpoint_every == 0:
                 self._checkpoint(engine)
             return self.stopping.ended
 
@@ -607,38 +628,38 @@ class SitesRun(ServerRun[FalconRunRequest]):
         fresh = not engine.plan.is_private
         if fresh:
             engine.score()
-        scores, infected = engine.look(fresh)
-        look = ValidationCheck.at(engine.round, loss, scores, infected)
-        if self.stopping.take(look):
+        scores, infected = engine.validation_scores(fresh)
+        check = ValidationCheck.at(engine.round, loss, scores, infected)
+        if self.stopping.add(check):
             self.parameters = {n: p.clone() for n, p in engine.parameters.items()}
             engine.best_round = engine.round
-        return look.told
+        return check.progress_text
 
     def _checkpoint(self, engine: SitesEngine) -> None:
-        """Write checkpoints at all sites, then here; skip it if any site is missing."""
-        board = self.board
-        if board.attending == board.present:
+        """Write checkpoints at all sites, then here; skip if any site is missing."""
+        calls = self.calls
+        if calls.attending == calls.present:
             engine.call(messages.CheckpointRequest(), messages.Done, accepted)
-        if board.attending != board.present:
+        if calls.attending != calls.present:
             return
-        remembered = {
+        values = {
             **self.stopping.as_plain(),
             "seconds": self.round_seconds,
-            "present": self.board.present,
+            "present": self.calls.present,
         }
         tensors = {f"best/{name}": part for name, part in self.parameters.items()}
-        checkpoint = Checkpoint(engine.state(), tensors, remembered)
-        checkpoints.save(self._folder, checkpoint, self._order.origin)
+        checkpoint = Checkpoint(engine.state(), tensors, values)
+        checkpoints.save(self._folder, checkpoint, self._request.origin)
 
     def _finish(self, engine: SitesEngine) -> None:
-        """Make every site write its scores; collect them if ``conduct.scores``."""
+        """Make every site write its scores; collect them if ``options.scores``."""
         fresh = not engine.plan.is_private
         if self.stopping.best is None:
             self.parameters = engine.parameters
             if fresh:
                 engine.score()
         request = messages.Finish(
-            parameters=self.parameters, fresh=fresh, scores=self._conduct.scores
+            parameters=self.parameters, fresh=fresh, scores=self._options.scores
         )
         answers = engine.call(
             request,

@@ -2,9 +2,10 @@
 
 Requests before the rounds: ``hello`` (admission), ``count`` (tallies), ``states`` (sums
 of region states), ``prepare`` (build the cohort). The rounds follow, one request at a
-time, with ``keep`` for checkpoints, then ``finish``. All state is stored in the site's
-own folder, so a restarted site can load its people's embeddings. Receipts and request
-digests are stored before an answer is sent; a resumed run must send equal requests.
+time, with ``checkpoint`` between them, then ``finish``. All state is stored in the
+site's own folder, so a restarted site can load its people's embeddings. Receipts and
+request digests are stored before an answer is sent; a resumed run must send equal
+requests.
 
 Sums at edges that no other site claims are never sent: the reply would equal the
 upload.
@@ -26,7 +27,7 @@ from epifalcon.federation import checkpoints, messages, preparation
 from epifalcon.federation.checkpoints import Checkpoint, record_once
 from epifalcon.federation.client import Client, EdgeWeights, all_uses
 from epifalcon.federation.early_stopping import running_log_odds
-from epifalcon.federation.engine import EngineState, advance, pack_home, unpack_home
+from epifalcon.federation.engine import EngineState, advance, pack_state, unpack_state
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_files import (
     ReplayGuard,
@@ -46,7 +47,7 @@ from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.person_model import Exchange, LinearUse, PassResult
+from epifalcon.models.person_model import Exchange, LinearActivations, PassResult
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Mask, Probabilities
@@ -63,7 +64,7 @@ class _Pass:
     number: int
     scoring: bool
     work: Generator[Exchange, Tensor, Any]
-    entry: LinearUse | None
+    entry: LinearActivations | None
     exchange: Exchange
     upload: messages.LocationUpload | None = None
     result: PassResult | None = None
@@ -82,7 +83,7 @@ class SiteRounds:
     best: Probabilities | None
     """(people,) scores of the round with the best validation result."""
     best_round: int | None
-    held: Floats | None
+    mean_log_odds: Floats | None
     """(people,) running mean of log odds over rounds; None without score memory."""
 
     def __init__(
@@ -91,15 +92,15 @@ class SiteRounds:
         ledger: Ledger,
         *,
         sends_rows: bool = False,
-        watched: preparation.Selection | None = None,
+        validation: preparation.Selection | None = None,
         score_memory: float = 0.0,
-        trail: ReplayGuard | None = None,
+        replay_guard: ReplayGuard | None = None,
     ) -> None:
         self.client, self.plan, self.ledger = client, client.plan, ledger
-        self.trail = trail or ReplayGuard(ReplayLog(), "")
-        self.watched = watched or preparation.Selection()
-        self.home = client.first_home()
-        self.best = self.best_round = self.held = None
+        self.replay_guard = replay_guard or ReplayGuard(ReplayLog(), "")
+        self.validation = validation or preparation.Selection()
+        self.state = client.initial_state()
+        self.best = self.best_round = self.mean_log_odds = None
         self._protected = self.plan.is_private
         self._memory, self._sends_rows = score_memory, sends_rows
         self._presence: messages.PresenceUpload | None = None
@@ -107,14 +108,14 @@ class SiteRounds:
         self._pass: _Pass | None = None
         self._scored: Tensor | None = None
         self._parameters: dict[str, Tensor] = {}
-        self._looked: tuple[int, Probabilities] | None = None
+        self._last_validation: tuple[int, Probabilities] | None = None
 
     @property
     def handlers(self) -> dict[type[Record], Handler]:
         """Handlers of the round requests, by request type."""
         return {
-            messages.PresenceRequest: self._announce,
-            messages.CountsMessage: self._settle,
+            messages.PresenceRequest: self._presence_upload,
+            messages.CountsMessage: self._store_counts,
             messages.Begin: self._begin,
             messages.BeginScoring: self._begin,
             messages.Reply: self._continue,
@@ -127,64 +128,72 @@ class SiteRounds:
         if (closing := call.closing) is not None:
             ended = self._pass
             if ended is None or ended.result is None or ended.number != closing.round:
-                raise DataError(f"no pass of round {closing.round} waits for its close")
-            self.home = self.client.close_round(self.home, ended.result, closing)
+                raise DataError(
+                    f"no pass of round {closing.round} is waiting for its end"
+                )
+            self.state = self.client.close_round(self.state, ended.result, closing)
             self._pass = None
             if self._protected:
-                self.trail.close(closing.round, closing.scale)
+                self.replay_guard.close(closing.round, closing.scale)
             if self._protected and self._memory:
-                scores = self._scores(self.home.received)
-                self.held = running_log_odds(self.held, scores, self._memory)
-        if self._looked is not None and call.best == self._looked[0]:
-            self.best_round, self.best = self._looked
+                scores = self._scores(self.state.received)
+                self.mean_log_odds = running_log_odds(
+                    self.mean_log_odds, scores, self._memory
+                )
+        if self._last_validation is not None and call.best == self._last_validation[0]:
+            self.best_round, self.best = self._last_validation
 
     def scores(self, *, fresh: bool) -> Probabilities:
         """Return risks (people,) of the last scoring pass (``fresh``) or round."""
-        if self.held is not None:
-            return np.asarray(expit(self.held))
-        return self._scores(self._scored if fresh else self.home.received)
+        if self.mean_log_odds is not None:
+            return np.asarray(expit(self.mean_log_odds))
+        return self._scores(self._scored if fresh else self.state.received)
 
     def checkpoint(self, number: int) -> Checkpoint:
         """Return embeddings, scores and request digests after ``number`` rounds."""
         others = {
             name: torch.from_numpy(scores)
-            for name, scores in (("best", self.best), ("held", self.held))
+            for name, scores in (("best", self.best), ("held", self.mean_log_odds))
             if scores is not None
         }
-        state = EngineState(number, pack_home(self.home), self.ledger.head)
+        state = EngineState(number, pack_state(self.state), self.ledger.head)
         return Checkpoint(
-            state, others, {"best": self.best_round, "trail": self.trail.home}
+            state,
+            others,
+            {"best": self.best_round, "trail": self.replay_guard.rounds_digest},
         )
 
     def restore(self, found: Checkpoint) -> None:
         """Restore the state from a ``checkpoint``."""
-        self.home = unpack_home(found.engine.tensors)
+        self.state = unpack_state(found.engine.tensors)
         others = {name: scores.numpy() for name, scores in found.tensors.items()}
-        self.best, self.held = others.get("best"), others.get("held")
-        self.best_round = found.remembered["best"]
-        self.trail.home = found.remembered["trail"]
+        self.best, self.mean_log_odds = others.get("best"), others.get("held")
+        self.best_round = found.values["best"]
+        self.replay_guard.rounds_digest = found.values["trail"]
 
-    def _announce(
+    def _presence_upload(
         self, _call: messages.PresenceRequest, _number: int
     ) -> messages.PresenceUpload:
         """Return the claimed edges and the number of people at each."""
         if self._protected:
-            self.trail.announce()
+            self.replay_guard.presence()
         record_once(self.ledger, self.plan.opening())
-        self._presence = self.client.announce()
+        self._presence = self.client.presence_upload()
         return self._presence
 
-    def _settle(self, call: messages.CountsMessage, _number: int) -> messages.Done:
-        """Store the server's counts at the announced edges, in the announced order."""
-        keys = present(self._presence, "nothing was announced yet").keys
+    def _store_counts(
+        self, call: messages.CountsMessage, _number: int
+    ) -> messages.Done:
+        """Store the server's counts at the claimed edges, in upload order."""
+        keys = present(self._presence, "no presence was requested yet").keys
         counts, shared = call.counts, call.shared
         same_length(keys=keys, counts=counts, shared=shared)
         if not (np.isfinite(counts).all() and (counts >= 1).all()):
-            raise DataError("a count of people is less than 1 or no number")
+            raise DataError("counts must be finite and at least 1")
         place = self.client.cohort.incidence.places_in(keys)
-        self._places = keys, call, self.client.settle(counts[place])
+        self._places = keys, call, self.client.edge_weights(counts[place])
         if self._protected:
-            self.trail.settle(counts, shared)
+            self.replay_guard.counts_received(counts, shared)
         return messages.Done()
 
     def _begin(
@@ -194,15 +203,15 @@ class SiteRounds:
         self.close(call)
         training = isinstance(call, messages.Begin)
         if self._protected:
-            self.trail.begin(number, call.parameters, training=training)
+            self.replay_guard.begin(number, call.parameters, training=training)
         if training:
             self.ledger.record(*self.plan.round_receipts(number))
         elif self._protected:
             self.ledger.record(*self.plan.scoring_receipts(number))
         self._pass = None
-        around = self._settled[2]
+        edge_weights = self._known_counts[2]
         work: Generator[Exchange, Tensor, Any]
-        inputs, entry = (self.home, around, call.parameters), None
+        inputs, entry = (self.state, edge_weights, call.parameters), None
         if training:
             work, entry = self.client.training(*inputs, number)
         else:
@@ -210,17 +219,17 @@ class SiteRounds:
             work = self.client.scoring(*inputs)
         exchange, _ = advance(work, None)
         if exchange is None:
-            raise DataError("a pass without any exchange")
+            raise DataError("a pass has no exchange: layers must be 1 or more")
         return self._send(_Pass(number, not training, work, entry, exchange))
 
     def _continue(self, call: messages.Reply, _number: int) -> Record:
         """Process a reply; return the next upload, gradients, or ``Done``."""
         waiting = self._pass
         if waiting is None or waiting.result is not None:
-            raise DataError("no pass waits for a reply")
+            raise DataError("no pass is waiting for a reply")
         if self._protected:
             # Use the pending channel, not the one that the call names.
-            self.trail.reply(waiting.number, waiting.channel, call.sums)
+            self.replay_guard.reply(waiting.number, waiting.channel, call.sums)
         exchange, result = advance(waiting.work, self._received(waiting, call.sums))
         if exchange is not None:
             return self._send(replace(waiting, exchange=exchange))
@@ -249,10 +258,12 @@ class SiteRounds:
         """Return validation people's scores and results, sorted by score, unnamed."""
         self.close(call)
         scores = self.scores(fresh=call.fresh)
-        self._looked = number, scores
-        selected = scores[self.watched.people]
-        order = np.argsort(selected, kind="stable")
-        return messages.ValidationScores(selected[order], self.watched.infected[order])
+        self._last_validation = number, scores
+        selected = scores[self.validation.people]
+        run_request = np.argsort(selected, kind="stable")
+        return messages.ValidationScores(
+            selected[run_request], self.validation.infected[run_request]
+        )
 
     def _send(self, waiting: _Pass) -> messages.LocationUpload:
         """Clip rows, add noise, and return sums at shared edges or a row per claim."""
@@ -266,20 +277,21 @@ class SiteRounds:
         self._pass = replace(waiting, exchange=exchange, upload=upload)
         if upload.person is not None:
             return upload
-        shared = self._settled[1].shared
+        shared = self._known_counts[1].shared
         return replace(upload, keys=upload.keys[shared], rows=upload.rows[_at(shared)])
 
     def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
         """Return the messages that people receive from a reply, (people, width)."""
-        upload, (keys, places, around) = waiting.upload, self._settled
+        upload, (keys, places, edge_weights) = waiting.upload, self._known_counts
         if upload is None:
-            raise DataError("nothing was sent yet")
+            raise DataError("nothing was uploaded yet")
         summed = upload.person is None
         place = _at(places.shared) if summed else torch.arange(len(keys))
         expected = (len(place), upload.rows.shape[1], upload.rows.dtype)
         if (*sums.shape, sums.dtype) != expected:
             raise DataError(
-                f"a reply of {(*sums.shape, sums.dtype)}, expected {expected}"
+                f"a reply has shape and dtype {(*sums.shape, sums.dtype)}, "
+                f"expected {expected}"
             )
         if not torch.isfinite(sums).all():
             raise DataError("a reply holds NaN or infinity")
@@ -287,16 +299,18 @@ class SiteRounds:
             whole = upload.rows.clone()
             whole[place] = sums
             sums = whole
-        return self.client.receive(waiting.exchange, around, keys, sums, places.counts)
+        return self.client.receive(
+            waiting.exchange, edge_weights, keys, sums, places.counts
+        )
 
     def _scores(self, received: Tensor | None) -> Probabilities:
         if not self._parameters:
-            raise DataError("no parameters were sent yet")
+            raise DataError("no parameters were received yet")
         return self.client.probabilities(self._parameters, received)
 
     @property
-    def _settled(self) -> tuple[EdgeKeys, messages.CountsMessage, EdgeWeights]:
-        return present(self._places, "the counts of people were not sent yet")
+    def _known_counts(self) -> tuple[EdgeKeys, messages.CountsMessage, EdgeWeights]:
+        return present(self._places, "no counts of people were received yet")
 
 
 def usable(rows: Tensor) -> Tensor:
@@ -329,7 +343,7 @@ class FalconRunRequest(RunRequest):
         return not self.settings.privacy.reveals_validation
 
     @property
-    def wanted(self) -> RunRequirements:
+    def requirements(self) -> RunRequirements:
         """What the run requires of a site's policy."""
         privacy, pseudo = self.settings.privacy, self.settings.pseudo
         return RunRequirements(
@@ -361,17 +375,17 @@ class FalconRunRequest(RunRequest):
         revealed = "sums over a site's people at each place, and which places it claims"
         if self.rules.sends_rows:
             revealed = "which of a site's people sent each row, by number"
-        return [*receipts, preparation.in_the_clear(plan, "uploads", revealed)]
+        return [*receipts, preparation.unprotected_receipt(plan, "uploads", revealed)]
 
 
-def crowds(
-    people: int, division: preparation.ValidationSplit, settings: PredictionSettings
+def group_sizes(
+    people: int, split: preparation.ValidationSplit, settings: PredictionSettings
 ) -> dict[str, int]:
     """Return the number of people behind each sum that is sent without noise."""
     counts = {"people": people} if settings.shares_sums else {}
     if settings.shares_cases:
         folds = settings.region.folds if settings.uses_region_model else 1
-        tested = division.fold[division.fold >= 0]
+        tested = split.fold[split.fold >= 0]
         groups = np.bincount(tested, minlength=folds) if folds > 1 else [len(tested)]
         counts["tested people in a fold"] = int(min(groups))
     return counts
@@ -396,7 +410,7 @@ def require_federable(settings: PredictionSettings) -> None:
 class SiteRun(SiteSession[FalconRunRequest]):
     """Answers all calls of one Falcon run."""
 
-    order_type = FalconRunRequest
+    request_type = FalconRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers of requests outside the rounds."""
@@ -416,79 +430,85 @@ class SiteRun(SiteSession[FalconRunRequest]):
     @property
     def rounds(self) -> SiteRounds:
         """The state of the rounds."""
-        return present(self._rounds, "nothing is prepared")
+        return present(self._rounds, "no prepare request was received")
 
     def _count(self, call: messages.Count, _number: int) -> messages.TalliesReply:
         """Write receipts, then return the site's tallies."""
         run, first = self.admitted, call.first
         if not 0 <= first < _MOST_PEOPLE:
-            raise DataError("the number of the first person is out of range")
-        order, settings = run.order, run.order.settings
-        data = preparation.SiteData(run.home.traces, run.home.known, first)
-        division = preparation.divide(data, settings, order.seed)
+            raise DataError(f"first={first} must be from 0 to {_MOST_PEOPLE - 1}")
+        run_request, settings = run.request, run.request.settings
+        data = preparation.SiteData(run.data.traces, run.data.known, first)
+        split = preparation.validation_split(data, settings, run_request.seed)
         # Store the digest first, so that no other number, and folds, can be tried.
-        self.note("count", digest(first))
-        policy, plan = run.site.policy, order.plan(data.traces.clock)
-        policy.require_crowd(crowds(data.traces.people, division, settings))
+        self.record_request("count", digest(first))
+        policy, plan = run.site.policy, run_request.plan(data.traces.clock)
+        policy.require_group_sizes(group_sizes(data.traces.people, split, settings))
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
-        checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
-        self._counted = data, division
+        checkpoints.record_once(
+            ledger, run_request.unprotected(plan, policy.validation)
+        )
+        self._counted = data, split
         return messages.TalliesReply(
-            preparation.pack_tally(preparation.count_tally(data, division, settings))
+            preparation.pack_tally(preparation.count_tally(data, split, settings))
         )
 
     def _take_states(
         self, call: messages.States, _number: int
     ) -> preparation.StateMoments:
         """Store region states; return their sums over the site's people."""
-        states, settings = call.states, self.admitted.order.settings
-        data, division = present(self._counted, "nothing was counted yet")
+        states, settings = call.states, self.admitted.request.settings
+        data, split = present(self._counted, "no count request was received")
         traces = data.traces
         if not settings.uses_region_model:
             raise SettingsError("these settings have no region model")
         shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
         if states.ndim != 4 or states.shape[:3] != shape:
-            raise DataError(f"region states of shape {states.shape}")
+            raise DataError(
+                f"region states have shape {states.shape}, expected {(*shape, 'width')}"
+            )
         if not np.isfinite(states).all():
             raise DataError("region states hold NaN or infinity")
-        self.note("states", digest(arrays={"states": states}))
+        self.record_request("states", digest(arrays={"states": states}))
         self._states = states
         incidence = preparation.hypergraph(traces, settings)
         return preparation.StateMoments.of(
-            preparation.raw_state(data, division, incidence, states)
+            preparation.raw_state(data, split, incidence, states)
         )
 
     def _prepare(self, call: messages.Prepare, _number: int) -> messages.Done:
         """Build the cohort; restore the newest checkpoint up to the given round."""
-        data, division = present(self._counted, "nothing was counted yet")
+        data, split = present(self._counted, "no count request was received")
         run = self.admitted
-        order, policy = run.order, run.site.policy
-        plan = order.plan(data.traces.clock)
-        around = _surrounding(call, run, self._states)
+        run_request, policy = run.request, run.site.policy
+        plan = run_request.plan(data.traces.clock)
+        shared = _shared_statistics(call, run, self._states)
         scaling = {"centre": call.centre, "factor": call.factor}
         arrays = {name: part for name, part in scaling.items() if part is not None}
-        self.note("prepare", digest(tensors=call.tally, arrays=arrays))
+        self.record_request("prepare", digest(tensors=call.tally, arrays=arrays))
         seeds = self.seeds()
         cohort = preparation.cohort_of(
-            data, division, order.settings, around, seeds.pseudo(data.first)
+            data, split, run_request.settings, shared, seeds.pseudo(data.first)
         )
-        saved = checkpoints.newest(self.folder, order.origin, at_most=call.round)
+        saved = checkpoints.newest(self.folder, run_request.origin, at_most=call.round)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, saved)
-        trail = ReplayGuard(run.noted, digest(self.heard, seeds.noise))
-        if order.is_private:
-            trail.require_notes_of(ledger.releases)
-        watched = preparation.Selection()
+        replay_guard = ReplayGuard(
+            run.replay_log, digest(self.request_digest, seeds.noise)
+        )
+        if run_request.is_private:
+            replay_guard.require_digests_of(ledger.releases)
+        validation = preparation.Selection()
         # If tests are protected, no result is sent, whatever the server requests.
-        if policy.validation and not order.hides_tests:
-            infected = data.known.status[division.held_back] == 1
-            watched = preparation.Selection(division.held_back, infected)
+        if policy.validation and not run_request.hides_tests:
+            infected = data.known.status[split.held_back] == 1
+            validation = preparation.Selection(split.held_back, infected)
         self._rounds = SiteRounds(
-            Client(cohort, order.settings.model, plan, seeds),
+            Client(cohort, run_request.settings.model, plan, seeds),
             ledger,
-            sends_rows=order.rules.sends_rows,
-            watched=watched,
-            score_memory=order.settings.stopping.score_memory,
-            trail=trail,
+            sends_rows=run_request.rules.sends_rows,
+            validation=validation,
+            score_memory=run_request.settings.stopping.score_memory,
+            replay_guard=replay_guard,
         )
         if saved is not None:
             self._rounds.restore(saved)
@@ -501,7 +521,7 @@ class SiteRun(SiteSession[FalconRunRequest]):
         """Write a checkpoint of this round to the site's own folder."""
         rounds = self.rounds
         rounds.close(call)
-        origin = self.admitted.order.origin
+        origin = self.admitted.request.origin
         checkpoints.save(self.folder, rounds.checkpoint(number), origin)
         return messages.Done()
 
@@ -516,19 +536,19 @@ class SiteRun(SiteSession[FalconRunRequest]):
         return self.finish(scores, call.scores, basis)
 
 
-def _surrounding(
+def _shared_statistics(
     call: messages.Prepare,
     run: Admitted[FalconRunRequest],
     states: NDArray[np.float32] | None,
 ) -> preparation.SharedStatistics:
     """Return the city data that the settings need, taken from the ``prepare`` call."""
-    settings, traces = run.order.settings, run.home.traces
+    settings, traces = run.request.settings, run.data.traces
     names, regions = preparation.public_names(settings), traces.regions
     tally = preparation.unpack_tally(call.tally, names, len(regions), traces.clock)
-    around = preparation.SharedStatistics.of(tally, regions)
+    shared = preparation.SharedStatistics.of(tally, regions)
     if not settings.uses_region_model:
-        return around
+        return shared
     if states is None or call.centre is None or call.factor is None:
         raise DataError("region states or their scaling are missing")
     scaling = preparation.StateScaling(call.centre, call.factor)
-    return replace(around, states=states, scaling=scaling)
+    return replace(shared, states=states, scaling=scaling)

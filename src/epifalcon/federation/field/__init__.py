@@ -1,1 +1,1 @@
-"""Falcon Field's exchanges: cohorts, what leaves them, and the receipts of it."""
+"""Falcon Field over sites: schedule, site code, denoising and privacy plan."""

@@ -1,15 +1,14 @@
 """Denoising on the server: from noised sums to messages of hyperedges.
 
-Nothing in this file ever sees a person. A region's people differ from everybody by
-their excess: how much more infectious than an untested person they expect to have
-been, in units of a person known to be positive. For N people with the noised sum Y of
-excess in a region, the mean is estimated as
+This module only uses sums. The excess of a region's people is their expected additional
+infectiousness over untested people, in units of a person known to be positive. For N
+people with the noised sum Y of excess in a region, the mean is estimated as
 
     Y0 / N0 + r (Y - N Y0 / N0) / N      r = (v N) / (v N + sigma^2)
 
 with Y0 and N0 of the whole city; v N is the true variance of the sums of N people,
-and v its maximum-likelihood value: without noise r is 1, and where noise explains all
-differences nearly 0. Cells in time are estimated after that, relative to their region.
+and v is estimated by maximum likelihood: r is 1 without noise, and nearly 0 if noise
+explains all differences. Cells in time are then estimated relative to their region.
 
 Both messages of an edge follow from the excess and from how a person known to be
 positive differs from an untested one (``ExpectedProfile``).
@@ -45,10 +44,10 @@ _LEAST_ILL = 1e-5
 _SPREADS = np.geomspace(1e-4, 1e1, 81)
 """Candidates for v, in squared units of a person known to be positive."""
 _PENALTY = (np.log(_SPREADS / 0.1) / np.log(3.0)) ** 2
-"""Prior of v around 0.1: a tenth of people known positive who meet by chance. It
-matters with few regions."""
+"""Penalty of v, a prior around 0.1: a tenth of people known to be positive, met at
+random. It matters with few regions."""
 _CROWDS_APART = 2.0
-"""Largest standard deviation of the crowds of regions, in their mean."""
+"""Largest standard deviation of people per region, relative to the mean."""
 _CITY_APART = 0.05
 """Prior standard deviation of a city's mean excess."""
 _USUAL_SHARE, _SHARE_APART = 0.15, 0.1
@@ -60,12 +59,12 @@ class NoisySums(NamedTuple):
 
     total: Floats
     sigma: Floats
-    """0 where nobody sends."""
+    """0 for cells without senders."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExpectedProfile:
-    """Expectations of people before they received anything; public."""
+    """Expected messages before the first exchange; public."""
 
     usual: Floats
     """(slots,) probability of being infectious of an untested person."""
@@ -78,7 +77,7 @@ class ExpectedProfile:
     def of(
         cls, received: EdgeMessages, rates: Rates, clock: Clock, bound: float
     ) -> "ExpectedProfile":
-        """Run an untested and a positive person, both nowhere, through a sweep."""
+        """Run one sweep for an untested and a positive person without visits."""
         nowhere = np.full((clock.slots, 2), UNKNOWN, np.int32)
         traces = Traces(nowhere, clock, Regions("area", np.zeros((1, 2))))
         tests = TestResults.from_tests(
@@ -92,22 +91,22 @@ class ExpectedProfile:
         return cls(usual, np.maximum(ill - usual, _LEAST_EXCESS), news)
 
     def by_cell(self, length: int) -> Floats:
-        """(cells in time,) the sum of the excess; its norm is the unit of messages."""
+        """Return the summed excess, (cells in time,); its norm is the message unit."""
         found: Floats = self.excess.reshape(-1, length).sum(axis=1)
         return found
 
 
 class PrivateCounts:
-    """What the counts of a private run show, and the noise of its sums."""
+    """Estimates from the counts of a private run, and the noise of its sums."""
 
     def __init__(
         self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int
     ) -> None:
-        """``noises`` counts the noises in each cell."""
+        """``noises`` is the number of noise terms in each cell."""
         self.plan, self.noises, self._people = plan, noises[:, 1:], people
         self._local = plan.settings.mode == "local"
         if self._local:
-            # Regions in the clear show presence without noise.
+            # Regions are sent without protection, so presence is known exactly.
             total = self.noises.sum(axis=0, keepdims=True)
             presence = NoisySums(total, np.zeros_like(total))
         else:
@@ -135,7 +134,7 @@ class PrivateCounts:
 
 
 class DenoisingExchange:
-    """An exchange whose replies carry noise; returns the estimated sums."""
+    """An exchange with noised replies that returns estimated sums."""
 
     def __init__(
         self, inner: MessageExchange, counts: PrivateCounts, rates: Rates
@@ -163,7 +162,7 @@ class DenoisingExchange:
         return sums._replace(infectious=infectious, evidence=evidence)
 
     def end(self, received: EdgeMessages) -> None:
-        """Send the last messages; nothing is sent back."""
+        """Send the last messages; there is no reply."""
         self._inner.end(received)
 
 
@@ -187,13 +186,13 @@ def edge_sums(
 
 
 def by_slot(cells: Floats, slots: int) -> Floats:
-    """(slots, 1 + regions) from (cells in time, regions)."""
+    """Repeat cells (cells in time, regions) by slot: (slots, 1 + regions)."""
     found = np.repeat(cells, slots // len(cells), axis=0)
     return np.pad(found, ((0, 0), (1, 0)))
 
 
 def _pooled(received: list[NoisySums]) -> NoisySums:
-    """Average all sweeps, weighted by precision: most of a message stays the same."""
+    """Average all sweeps, weighted by precision: messages change little."""
     weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in received]
     pairs = list(zip(weights, received, strict=True))
     total = sum(weight * one.total for weight, one in pairs)
@@ -204,7 +203,7 @@ def _pooled(received: list[NoisySums]) -> NoisySums:
 
 
 def estimate_crowd(presence: NoisySums, people: int) -> Floats:
-    """(regions,) people per region at a time, shrunk towards the mean of regions."""
+    """Estimate people per region at a time, (regions,), shrunk towards their mean."""
     total, sigma = presence.total[0], presence.sigma[0]
     scale = people / max(float(total.sum()), 1.0)
     mean = people / total.size
@@ -224,8 +223,8 @@ def estimate_share(tested: float, positive: float, sigma: float) -> float:
 
 
 def estimate_excess(sums: NoisySums, crowd: Floats, profile: Floats) -> Floats:
-    """(cells in time, regions) estimated mean excess, for a ``profile`` of norm 1."""
-    # Noise is the same in all directions: along the profile it is that of one cell.
+    """Estimate the mean excess, (cells in time, regions), for a unit ``profile``."""
+    # Noise is isotropic: along the profile it is that of one cell.
     weight = profile[:, None] * (sums.sigma > 0)
     there = (weight * profile[:, None]).sum(axis=0)
     along = (weight * sums.total).sum(axis=0)
@@ -250,7 +249,7 @@ def _city(along: Floats, people: Floats, sigma: Floats) -> float:
 
 
 def _shrunk(apart: Floats, people: Floats, sigma: Floats) -> Floats:
-    """Shrink each difference, where those of N people have the variance v N."""
+    """Shrink each difference; those of N people have variance v N."""
     known = sigma > 0
     if not known.any():
         return np.zeros_like(apart)

@@ -1,16 +1,16 @@
-"""The schedule of Falcon Field: which runs, which model of transmission, how started.
+"""The schedule of Falcon Field: runs, their starts, and model selection.
 
-One orchestration for one process, for sites and for the audit:
+The same schedule is used in one process, over sites and in the audit:
 
-1. for each pair of folds of the tested people a base run without both, from nothing;
-2. for each candidate model of transmission a short run from the base: the held-out
-   fold of the pair shows which model is better for the other fold;
+1. for each pair of folds of the tested people a cold base run without both;
+2. for each candidate transmission model a short run from the base: each held-out fold
+   of the pair selects the model for the other fold;
 3. for each fold of the pair the final run without it, from the base, with the model
    that the other fold selected;
 4. the final run with all tests, with the model that all held-out folds selected.
 
-A run only starts from one that knew a subset of its tests, so nobody's own result
-reaches its own risk. A private run is one run, without folds.
+A run only starts from one that used a subset of its tests, so nobody's own result
+affects its own risk. A private run is one run, without folds.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,11 @@ from epifalcon.belief_propagation.seir_chain import (
     force_by_share,
     rates_for,
 )
-from epifalcon.belief_propagation.settings import ALIKE, LEAST_FOLDS, Law
+from epifalcon.belief_propagation.settings import (
+    EQUALLY_RICH,
+    LEAST_FOLDS,
+    TransmissionModel,
+)
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.denoising import (
@@ -65,27 +69,27 @@ from epifalcon.types import Floats, Probabilities
 
 
 class SiteGroup(MessageExchange, Protocol):
-    """All people of a task, wherever they are."""
+    """All sites of a task."""
 
-    def counted(self) -> SiteCounts:
-        """Return the counts of all sites, added up."""
+    def counts(self) -> SiteCounts:
+        """Return the sum of the counts of all sites."""
 
     def begin(self, run: FieldRun) -> None:
-        """Begin a run everywhere."""
+        """Start a run at all sites."""
 
-    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
+    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Return the log losses of held-out people under each candidate model."""
 
 
 @dataclass
 class ServerResult:
-    """What the server knows at the end: nobody's risk."""
+    """Result at the server; risks stay at the sites."""
 
-    law: Law = "one"
-    laws_of_folds: dict[int, Law] = field(default_factory=dict)
+    transmission: TransmissionModel = "fixed"
+    transmission_of_folds: dict[int, TransmissionModel] = field(default_factory=dict)
     sweeps: int = 0
     state: InferenceState | None = None
-    """Of the run with all tests."""
+    """State of the run with all tests."""
 
     @property
     def field(self) -> dict[str, Floats]:
@@ -97,7 +101,7 @@ class ServerResult:
 
 @dataclass(frozen=True)
 class Pair:
-    """Folds that a base run excludes: two, of which an odd number shares one."""
+    """Two folds that a base run excludes; of an odd number one is in two pairs."""
 
     folds: tuple[int, ...]
     owned: tuple[int, ...]
@@ -109,7 +113,7 @@ class Pair:
 
 
 class InferenceSchedule:
-    """All runs of a task; people then know their risks."""
+    """Executes all runs of a task; sites then have the risks of their people."""
 
     def __init__(
         self,
@@ -120,17 +124,17 @@ class InferenceSchedule:
         report: Callable[[int, int], None] = lambda _done, _planned: None,
         factor: TransmissionFactor | None = None,
     ) -> None:
-        """``count`` is the number of people; ``factor`` known transmission."""
+        """``count`` is the number of people; ``factor`` is known transmission."""
         self._people, self._task, self._clock = people, task, clock
         self._report, self._factor = report, factor
-        self._counted = people.counted()
+        self._counts = people.counts()
         self._rates = rates_for(count, clock, task.pathogen, task.rule)
-        self.found = ServerResult()
+        self.result = ServerResult()
         self._private: PrivateCounts | None = None
-        crowd, share = self._counted.crowd, self._share_of_others()
+        crowd, share = self._counts.crowd, self._share_of_others()
         if task.private:
-            plan = FieldPlan(task.wishes.privacy, clock)
-            self._private = PrivateCounts(plan, crowd, self._counted.noises, count)
+            plan = FieldPlan(task.settings.privacy, clock)
+            self._private = PrivateCounts(plan, crowd, self._counts.noises, count)
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
         self.graph = FactorGraph(
@@ -144,45 +148,55 @@ class InferenceSchedule:
             own_in_sums=not task.private,
         )
         settings = task.inference
-        self._laws: tuple[Law, ...] = ("one",) if task.private else settings.region.laws
+        self._models: tuple[TransmissionModel, ...] = (
+            ("fixed",) if task.private else settings.region.candidates
+        )
         self._folds: list[int] = []
         if task.folds:
-            self._folds = np.flatnonzero(self._counted.tests[:, 0]).tolist()
-        self._selects = len(self._laws) > 1 and len(self._folds) > 1
+            self._folds = np.flatnonzero(self._counts.tests[:, 0]).tolist()
+        self._selects = len(self._models) > 1 and len(self._folds) > 1
         calibrates = settings.calibration == "auto" and len(self._folds) >= LEAST_FOLDS
-        self._candidates = self._laws if self._selects or calibrates else ()
+        self._candidates = self._models if self._selects or calibrates else ()
         self._short = min(settings.region.choosing_sweeps, settings.sweeps)
         self._more = max(settings.sweeps - self._short, 1)
         self._candidate_sweeps = max(self._short // 2, 1)
 
-    def go(self) -> ServerResult:
-        """Run everything; see the module."""
-        found, judged = self.found, []
+    def run(self) -> ServerResult:
+        """Execute all runs; see the module docstring."""
+        result, held_out = self.result, []
         state: InferenceState | None = None
         for pair in self.pairs():
-            base = FieldRun(pair.folds, self._laws[0], "cold", "base")
+            base = FieldRun(pair.folds, self._models[0], "cold", "base")
             common = self._run(base, self._short)
-            for law in self._candidates:
-                candidate = FieldRun(pair.folds, law, "base", "candidate")
+            for transmission in self._candidates:
+                candidate = FieldRun(pair.folds, transmission, "base", "candidate")
                 self._run(candidate, self._candidate_sweeps, common)
             for fold in pair.owned:
-                judged.append(HeldOutFold(fold, pair.folds))
-                partner, law = pair.partner(fold), self._laws[0]
+                held_out.append(HeldOutFold(fold, pair.folds))
+                partner, transmission = pair.partner(fold), self._models[0]
                 if self._selects and partner is not None:
-                    law = self._select([HeldOutFold(partner, pair.folds)])
-                found.laws_of_folds[fold] = law
-                state = self._run(FieldRun((fold,), law, "base"), self._more, common)
-        found.law = self._select(judged) if self._selects else self._laws[0]
+                    transmission = self._select([HeldOutFold(partner, pair.folds)])
+                result.transmission_of_folds[fold] = transmission
+                state = self._run(
+                    FieldRun((fold,), transmission, "base"), self._more, common
+                )
+        result.transmission = (
+            self._select(held_out) if self._selects else self._models[0]
+        )
         if state is None:
-            last = self._run(FieldRun((), found.law), self._task.inference.sweeps)
+            last = self._run(
+                FieldRun((), result.transmission), self._task.inference.sweeps
+            )
         else:
-            last = self._run(FieldRun((), found.law, "last"), self._more, state)
-        found.state = last
-        return found
+            last = self._run(
+                FieldRun((), result.transmission, "last"), self._more, state
+            )
+        result.state = last
+        return result
 
     @property
     def _planned(self) -> int:
-        """Sweeps of all runs."""
+        """Number of sweeps of all runs."""
         if not self._folds:
             return self._task.inference.sweeps
         each = self._short + len(self._candidates) * self._candidate_sweeps
@@ -192,23 +206,23 @@ class InferenceSchedule:
         """Return the pairs of folds that base runs exclude."""
         folds = self._folds
         if len(folds) < LEAST_FOLDS:
-            # A run without two of two folds would know no test.
+            # A run without two of two folds would have no tests.
             return [Pair((fold,), (fold,)) for fold in folds]
         pairs = [tuple(folds[at : at + 2]) for at in range(0, len(folds), 2)]
-        found = [Pair(pair, pair) for pair in pairs]
+        result = [Pair(pair, pair) for pair in pairs]
         if len(folds) % 2:
-            found[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
-        return found
+            result[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
+        return result
 
-    def _select(self, held_out: Sequence[HeldOutFold]) -> Law:
-        return self._people.judged(held_out).best(self._laws, ALIKE)
+    def _select(self, held_out: Sequence[HeldOutFold]) -> TransmissionModel:
+        return self._people.losses(held_out).best(self._models, EQUALLY_RICH)
 
     def _run(
         self, run: FieldRun, sweeps: int, start: InferenceState | None = None
     ) -> InferenceState:
         settings, exchange = self._task.inference, cast(MessageExchange, self._people)
         self._people.begin(run)
-        tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
+        tests = np.delete(self._counts.tests, run.without, axis=0).sum(axis=0)
         tested, positive = float(tests[0]), float(tests[1])
         if self._private is not None:
             tested = max(tested, 1.0)
@@ -224,7 +238,7 @@ class InferenceSchedule:
             else start.continued(),
             sweeps,
             settings,
-            Transmission(run.law, settings.region),
+            Transmission(run.transmission, settings.region),
             self._count_sweep,
             self._factor,
         )
@@ -233,53 +247,53 @@ class InferenceSchedule:
         return state
 
     def _count_sweep(self) -> None:
-        self.found.sweeps += 1
-        self._report(self.found.sweeps, max(self._planned, self.found.sweeps))
+        self.result.sweeps += 1
+        self._report(self.result.sweeps, max(self._planned, self.result.sweeps))
 
     def _share_of_others(self) -> float | None:
-        """Mean share of others among the people present; None if nobody was seen."""
-        there = self._counted.crowd[:, 1:]
+        """Mean share of others among the people present; None without observations."""
+        there = self._counts.crowd[:, 1:]
         lost = (there > 0) if self._task.rule.contact == "I/N" else (there == 1)
         observed = float(there.sum())
         return 1 - float(lost.sum()) / observed if observed else None
 
 
 class LocalSites:
-    """Sites in one process; records receipts in ``ledger`` before anything leaves."""
+    """Sites in one process; records receipts in ``ledger`` before each release."""
 
     def __init__(
-        self, homes: Sequence[FieldSite], ledger: Ledger | None = None
+        self, sites: Sequence[FieldSite], ledger: Ledger | None = None
     ) -> None:
-        self.homes, self._ledger = homes, ledger
-        self._task, self._clock = homes[0].task, homes[0].home.traces.clock
+        self.sites, self._ledger = sites, ledger
+        self._task, self._clock = sites[0].task, sites[0].data.traces.clock
 
-    def counted(self) -> SiteCounts:
+    def counts(self) -> SiteCounts:
         if self._ledger is not None:
             self._ledger.record(*opening_receipts(self._task, self._clock))
-        return reduce(add, [home.count() for home in self.homes])
+        return reduce(add, [site.count() for site in self.sites])
 
     def begin(self, run: FieldRun) -> None:
-        for home in self.homes:
-            home.begin(run)
+        for site in self.sites:
+            site.begin(run)
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         if self._ledger is not None:
-            number = 1 + self.homes[0].exchanges
+            number = 1 + self.sites[0].exchanges
             receipts = sweep_receipts(self._task, self._clock, number)
             self._ledger.record(*receipts)
-        return add_sums([home.sweep(received, options) for home in self.homes])
+        return add_sums([site.sweep(received, options) for site in self.sites])
 
     def end(self, received: EdgeMessages) -> None:
-        for home in self.homes:
-            home.end(received)
+        for site in self.sites:
+            site.end(received)
 
-    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
-        return reduce(add, [home.judged(held_out) for home in self.homes])
+    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
+        return reduce(add, [site.losses(held_out) for site in self.sites])
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) site after site."""
-        return np.concatenate([home.risk for home in self.homes])
+        """(people,) risks, site by site."""
+        return np.concatenate([site.risk for site in self.sites])
 
 
 def run_in_process(
@@ -293,11 +307,11 @@ def run_in_process(
     report: Callable[[int, int], None] = lambda _done, _planned: None,
     factor: TransmissionFactor | None = None,
 ) -> tuple[FieldSite, InferenceSchedule]:
-    """Run a task for everybody in this process; the home then knows all risks."""
-    home = FieldSite(SiteData(traces, known, 0), task, seed, noise)
-    people = LocalSites([home], ledger)
-    course = InferenceSchedule(
+    """Run a task for everybody in this process; the site then has all risks."""
+    site = FieldSite(SiteData(traces, known, 0), task, seed, noise)
+    people = LocalSites([site], ledger)
+    schedule = InferenceSchedule(
         people, task, traces.people, traces.clock, report, factor
     )
-    course.go()
-    return home, course
+    schedule.run()
+    return site, schedule

@@ -1,18 +1,17 @@
-"""Channels, noise and receipts of everything that leaves a site.
+"""Channels, noise and receipts of all releases of a Falcon Field site.
 
-In a private run that is: how many people were where (once), how many were tested and
-positive (once), and in each sweep the excess infectiousness. Transmission by region
-would need sums of its own; a private run uses the pathogen's rate.
+A private run releases the number of people per place (once), the numbers of tested and
+positive people (once), and in each sweep the excess infectiousness. Regional
+transmission would need further sums; a private run uses the pathogen's rate.
 
-Every vector is scaled so that the protected unit moves it by at most 1, its
-``reach``:
+The ``reach`` of a vector is its sensitivity to the protected unit:
 
 - a person's whole vector is scaled down to ``bound`` if it is longer;
-- a day or a visit moves a first message by its own part alone, because that message
-  follows from a person's tests and not from its trace: each slot is clipped at
-  ``cap``, and scaling down the whole brings no two vectors further apart;
-- later messages follow from everything that a person received, so any visit may
-  change all of them: they are clipped as a person's, and count as replaced.
+- a day or a visit changes only its own part of a first message, which depends on a
+  person's tests but not on its trace: each slot is clipped at ``cap``, and scaling
+  down the whole vector increases no distance;
+- later messages depend on everything that a person received, so any visit may change
+  all of them: they are clipped like a person's, with the relation ``replace``.
 """
 
 import math
@@ -34,7 +33,7 @@ from epifalcon.privacy.ledger import Budget
 
 PRESENCE, TESTS, INFECTIOUS = "presence", "tests", "infectious"
 _CLIP_OF_TESTS = math.sqrt(2)
-"""A person's vector of (tested, positive)."""
+"""Largest norm of a person's vector (tested, positive)."""
 
 
 @dataclass(frozen=True)
@@ -53,38 +52,38 @@ class FieldPlan:
     @property
     def budget(self) -> Budget:
         """The budget that the ledger enforces."""
-        wish = self.settings
-        limits: dict[str, Any] = {wish.unit: wish.epsilon}
-        return Budget(**limits, delta=wish.delta)
+        privacy = self.settings
+        limits: dict[str, Any] = {privacy.unit: privacy.epsilon}
+        return Budget(**limits, delta=privacy.delta)
 
     @property
     def presence_reach(self) -> float:
-        """How far the unit moves the release of presence, in shares of the window."""
+        """Sensitivity of presence to the unit, in shares of the window."""
         slots = {"visit": 1, "day": self.clock.slots_per_day}.get(self.settings.unit)
         return self.settings.bound if slots is None else slots / self.clock.slots
 
     def cap(self, most: float) -> float:
-        """Return the cap of one slot; ``most`` is that of a positive person."""
+        """Return the cap of one slot; ``most`` is the value of a positive person."""
         if self.settings.unit == "person":
             return self.settings.bound / self._slots_of_a_day
         return most
 
     def reach(self, number: int, most: float) -> float:
-        """Return how far the unit moves the message of a sweep."""
+        """Return the sensitivity of the message of a sweep to the unit."""
         if number > 1 or self.settings.unit == "person":
             return self.settings.bound
         slots = 1.0 if self.settings.unit == "visit" else self._slots_of_a_day
         return slots * self.cap(most)
 
     def sigma(self, channel: str, number: int = 0) -> float:
-        """Return the noise that the adversary sees, for a reach of 1."""
-        wish = self.settings
-        alone = self._receipt(channel, number, 1.0).squared_mu(wish.unit)
-        left = self._share(channel) * mu_for(wish.epsilon, wish.delta) ** 2
+        """Return the noise scale of a channel for a reach of 1."""
+        privacy = self.settings
+        alone = self._receipt(channel, number, 1.0).squared_mu(privacy.unit)
+        left = self._share(channel) * mu_for(privacy.epsilon, privacy.delta) ** 2
         return math.sqrt(alone / left)
 
     def opening(self) -> tuple[Release, ...]:
-        """Return the receipts of what leaves once, before the first sweep."""
+        """Return the receipts of releases before the first sweep."""
         if self.settings.mode == "sums":
             return self.receipt(PRESENCE, 0), self.receipt(TESTS, 0)
         whole = Releases(visit=1, day=1, person=1)
@@ -103,11 +102,11 @@ class FieldPlan:
         return self._receipt(channel, number, self.sigma(channel, number))
 
     def _share(self, channel: str) -> float:
-        """Part of mu^2 for one release of the channel."""
-        wish = self.settings
-        presence = wish.presence_share if wish.mode == "sums" else 0.0
-        known = {PRESENCE: presence, TESTS: wish.tests_share}
-        return known.get(channel, (1 - sum(known.values())) / wish.sweeps)
+        """Return the part of mu^2 for one release of the channel."""
+        privacy = self.settings
+        presence = privacy.presence_share if privacy.mode == "sums" else 0.0
+        known = {PRESENCE: presence, TESTS: privacy.tests_share}
+        return known.get(channel, (1 - sum(known.values())) / privacy.sweeps)
 
     @property
     def _slots_of_a_day(self) -> float:
@@ -128,7 +127,7 @@ class FieldPlan:
         return GaussianRelease(terms=terms, clip=clip, sigma=sigma)
 
     def _releases(self, channel: str) -> Releases:
-        """Return how many vectors of the protected unit a larger unit moves at most."""
+        """Return the most vectors of the protected unit that a larger unit changes."""
         if channel == TESTS or self.settings.unit == "person":
             return ONE_VECTOR
         clock, length = self.clock, self.length
@@ -141,14 +140,14 @@ class FieldPlan:
 
 
 _UNPROTECTED = {
-    "presence": "how many people were where, added up over a site",
-    "tests": "how many were tested and positive, of a site by folds",
-    "infectious": "expected infectiousness at places, added up over a site",
-    "evidence": "evidence of what became of people, added up over a site",
+    "presence": "numbers of people per place, summed over a site",
+    "tests": "numbers of tested and positive people per fold, summed over a site",
+    "infectious": "expected infectiousness at places, summed over a site",
+    "evidence": "evidence messages of people at places, summed over a site",
     "transmission": (
-        "tested people's infections and hazard by region, added up over a site"
+        "tested people's infections and hazard by region, summed over a site"
     ),
-    "judgement": "how well held-out tested people are told, added up over a site",
+    "held-out losses": "losses of held-out tested people, summed over a site",
 }
 
 
@@ -156,16 +155,16 @@ def budget_of(task: FieldTask, clock: Clock) -> Budget:
     """Return the budget that a ledger enforces for ``task``."""
     if not task.private:
         return Budget()
-    return FieldPlan(task.wishes.privacy, clock).budget
+    return FieldPlan(task.settings.privacy, clock).budget
 
 
 def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
-    """Return the receipts before the first sweep; without privacy those of all."""
+    """Return the receipts before the first sweep; in mode ``off`` all receipts."""
     if task.private:
-        return FieldPlan(task.wishes.privacy, clock).opening()
+        return FieldPlan(task.settings.privacy, clock).opening()
     absent = {
         "transmission": not task.learns_transmission,
-        "judgement": not task.selects_transmission,
+        "held-out losses": not task.selects_transmission,
     }
     releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
     return tuple(
@@ -176,7 +175,7 @@ def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
 
 
 def sweep_receipts(task: FieldTask, clock: Clock, number: int) -> tuple[Release, ...]:
-    """Return the receipts of one sweep besides those."""
+    """Return the receipts of one sweep; none in mode ``off``."""
     if not task.private:
         return ()
-    return FieldPlan(task.wishes.privacy, clock).exchange(number)
+    return FieldPlan(task.settings.privacy, clock).exchange(number)

@@ -1,4 +1,4 @@
-"""Settings of Falcon Field and the task that sites receive; free of torch."""
+"""Settings of Falcon Field and the task that sites receive; does not import torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,8 +22,8 @@ class FieldPrivacySettings(Checked):
     """The privacy guarantee of a run.
 
     ``off``: none. ``sums``: the server sees sums over people, each with one noise.
-    ``local``: every person adds noise before anything leaves; the regions that a
-    message is for leave in the clear.
+    ``local``: every person adds noise to its messages; the regions of a message are
+    sent without protection.
     """
 
     mode: FieldMode = "off"
@@ -34,16 +34,16 @@ class FieldPrivacySettings(Checked):
     """One sum per region over the whole window, per region and day, or per region
     and slot: fewer sums contain less noise in total."""
     sweeps: Count = 1
-    """Sweeps; each one costs."""
+    """Number of sweeps; each one has a privacy cost."""
     bound: Positive = 0.5
     """Largest L2 norm of a person's message over all regions. 1 is a person known to
     be positive who stayed in one region all the time."""
     places: Count = 2
-    """In mode ``local``, the number of regions per cell that a person sends for:
-    those where it spent the most time."""
+    """In mode ``local``, the number of regions per cell in a person's message: those
+    where it spent the most time."""
     presence_share: Positive = 0.1
-    """Part of mu^2 for the one release of how many people were where. Free in mode
-    ``local``, where regions leave in the clear."""
+    """Part of mu^2 for the numbers of people per place. Not used in mode ``local``,
+    where regions are sent without protection."""
     tests_share: Positive = 0.01
     """Part of mu^2 for the numbers of tested and of positive people."""
 
@@ -66,37 +66,39 @@ class FalconFieldSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldTask:
-    """Falcon Field for one disease: all that sites need to know of a run."""
+    """Settings and disease model of a run, as sent to all sites."""
 
-    wishes: FalconFieldSettings = field(default_factory=FalconFieldSettings)
+    settings: FalconFieldSettings = field(default_factory=FalconFieldSettings)
     pathogen: Pathogen = SARS_COV_2
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
     test_errors: TestErrors = field(default_factory=TestErrors)
 
     def __post_init__(self) -> None:
         if self.rule.seed_people or self.rule.seed_regions:
-            raise SettingsError("rule: of the seeds only their number may be told")
+            raise SettingsError("rule: set seed_count, not seed_people or seed_regions")
         if self.private and self.rule.contact == "I/S":
-            raise SettingsError("contact='I/S' needs more sums than a private run has")
+            raise SettingsError("contact='I/S' is not possible in a private run")
 
     @classmethod
     def of(
         cls,
-        wishes: FalconFieldSettings,
+        settings: FalconFieldSettings,
         pathogen: Pathogen,
         rule: OutbreakSettings,
         test_errors: TestErrors,
     ) -> "FieldTask":
-        """Create the task; of the rule's seeds only their number is kept."""
+        """Create the task; the rule's seeds are replaced by their number."""
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
-        return cls(wishes=wishes, pathogen=pathogen, rule=rule, test_errors=test_errors)
+        return cls(
+            settings=settings, pathogen=pathogen, rule=rule, test_errors=test_errors
+        )
 
     @property
     def mode(self) -> FieldMode:
         """The privacy mode: ``off``, ``sums`` or ``local``."""
-        return self.wishes.privacy.mode
+        return self.settings.privacy.mode
 
     @property
     def private(self) -> bool:
@@ -111,21 +113,21 @@ class FieldTask:
     @property
     def folds(self) -> int:
         """Number of folds of the tested people; a private run has none."""
-        return 0 if self.private else self.wishes.field.folds
+        return 0 if self.private else self.settings.field.folds
 
     @property
     def inference(self) -> FieldSettings:
-        """Settings of inference, with the sweeps that the privacy budget pays for."""
+        """Settings of inference, with the sweeps that the privacy budget covers."""
         if not self.private:
-            return self.wishes.field
-        return replace(self.wishes.field, sweeps=self.wishes.privacy.sweeps)
+            return self.settings.field
+        return replace(self.settings.field, sweeps=self.settings.privacy.sweeps)
 
     @property
     def selects_transmission(self) -> bool:
-        """Return True if a model of transmission is selected by held-out people."""
-        return not self.private and len(self.wishes.field.region.laws) > 1
+        """Return True if held-out people select the transmission model."""
+        return not self.private and len(self.settings.field.region.candidates) > 1
 
     @property
     def learns_transmission(self) -> bool:
-        """Return True if infections and hazard of tested people leave by region."""
-        return not self.private and self.wishes.field.region.laws != ("one",)
+        """Return True if sites send infections and hazard by region."""
+        return not self.private and self.settings.field.region.candidates != ("fixed",)

@@ -1,17 +1,17 @@
-"""The people of one site: what they count, receive and send, and what they store.
+"""The people of one site in Falcon Field: counts, messages, clipping, noise, risks.
 
 The same code runs in one process (one site with everybody), over a network and in the
 audit. In a private run messages are clipped and noised here.
 
 A person's message is a vector with one entry per cell (a region and a stretch of
-slots): the sum of what its slots there contribute. Each slot is clipped at a cap, and
-a vector longer than the bound is scaled down to it. The rules follow from the plan
-alone, so that sites compute them themselves and no server can ask for more.
+slots): the sum of the contributions of its slots there. Each slot is clipped at a cap,
+and a vector longer than the bound is scaled down to it. The rules depend only on the
+plan, so sites compute them themselves and no server can request more.
 
 Noise is drawn with the site's own secret: in mode ``local`` one noise per person and
 cell, drawn as one noise for the people of a site; in mode ``sums`` one noise per sum
-of the site, each large enough for the whole guarantee, since no trusted party adds up
-the sums of sites.
+of the site, large enough for the whole guarantee, since no trusted party adds the sums
+of sites.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from epifalcon.belief_propagation.seir_chain import (
     SweepOptions,
     rates_for,
 )
-from epifalcon.belief_propagation.settings import Law
+from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.checks import present
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
@@ -56,22 +56,22 @@ Purpose = Literal["base", "candidate", "final"]
 
 @dataclass(frozen=True)
 class FieldRun:
-    """One run of belief propagation: on which tests, from where, for what."""
+    """One run of belief propagation: tests, transmission model, start and purpose."""
 
     without: tuple[int, ...] = ()
     """Folds whose tests are excluded."""
-    law: Law = "one"
+    transmission: TransmissionModel = "fixed"
     """Model of transmission."""
     start: Start = "cold"
-    """From nothing, from the last run with the purpose ``base``, or from the last
-    final run. A start must not know tests that the run excludes."""
+    """``cold``: no messages. ``base``: the last run with the purpose ``base``.
+    ``last``: the last final run. A start must exclude all tests excluded here."""
     purpose: Purpose = "final"
-    """To start other runs from, to select a model of transmission, or for risks."""
+    """``base``: start of others. ``candidate``: model selection. ``final``: risks."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutFold:
-    """People of a fold, with the folds that the run which judges them excludes."""
+    """People of a fold, with the folds excluded by the run that evaluates them."""
 
     fold: int
     without: tuple[int, ...]
@@ -79,16 +79,16 @@ class HeldOutFold:
 
 @dataclass(frozen=True, eq=False)
 class SiteCounts(Record):
-    """Counts of a site before the first sweep; of several sites the sums."""
+    """Counts of a site before the first sweep, or sums over several sites."""
 
     crowd: Floats
     """Number of people: (slots, 1 + regions). In mode ``sums`` a clipped sum per
-    region, with noise; in mode ``local`` of size 0, since ``noises`` shows it."""
+    region, with noise; in mode ``local`` of size 0, since ``noises`` has it."""
     tests: Floats
     """(folds, 2) tested and positive people; in a private run one row, with noise."""
     noises: Floats
-    """Number of noises in each cell, (cells in time, 1 + regions): that of a cell's
-    senders in mode ``local``. Of size 0 without a guarantee."""
+    """Number of noise terms in each cell, (cells in time, 1 + regions): one per sender
+    in mode ``local``. Of size 0 in mode ``off``."""
 
     def __add__(self, other: "SiteCounts") -> "SiteCounts":
         return SiteCounts(
@@ -100,10 +100,10 @@ class SiteCounts(Record):
 
 @dataclass(frozen=True, eq=False)
 class Final:
-    """People at the end of a final run."""
+    """Risks at the end of a final run."""
 
     risk: Probabilities
-    """(people,) of having been infected, own tests excluded."""
+    """(people,) risk of having been infected, own tests excluded."""
     now: CurrentRisk
 
 
@@ -111,9 +111,9 @@ class ClippingRule(NamedTuple):
     """How messages are clipped; public."""
 
     base: Floats
-    """(slots,) subtracted from the message of a slot: what everybody expects."""
+    """(slots,) subtracted from the message of a slot: the public expectation."""
     scale: float
-    """Factor on the difference; with 0 each slot contributes ``present``."""
+    """Factor of the difference; with 0 each slot contributes ``present``."""
     present: float
     length: int
     """Slots of a cell."""
@@ -122,33 +122,37 @@ class ClippingRule(NamedTuple):
     bound: float
     """Largest L2 norm of a person's whole vector."""
     places: int
-    """Regions per stretch, those of most time; 0 for all."""
+    """Largest number of regions per cell in time, by time spent; 0 for all."""
     reach: float
-    """How far the protected unit moves the vector."""
+    """Sensitivity of the vector to the protected unit."""
 
 
 class Sent(NamedTuple):
-    """(cells in time, 1 + regions) each; column 0, not observed, stays empty."""
+    """Clipped sums, (cells in time, 1 + regions) each; column 0, not observed, is 0."""
 
     total: Floats
     senders: Floats
-    """Number of people who send for the cell."""
+    """Number of people with a message for the cell."""
 
 
-def presence_cut(plan: FieldPlan) -> ClippingRule:
-    """Return the clipping of presence: how many people were where."""
+def presence_clipping(plan: FieldPlan) -> ClippingRule:
+    """Return the clipping of presence, the number of people per place."""
     clock, slots = plan.clock, plan.clock.slots
     bound, reach = plan.settings.bound, plan.presence_reach
-    cut = ClippingRule(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
+    clipping = ClippingRule(
+        np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach
+    )
     if plan.settings.mode == "local":
-        return cut._replace(length=plan.length, places=plan.settings.places)
+        return clipping._replace(length=plan.length, places=plan.settings.places)
     if plan.settings.unit != "person":
-        return cut._replace(cap=1 / slots, bound=np.inf)
+        return clipping._replace(cap=1 / slots, bound=np.inf)
     cap = min(1 / slots, reach / clock.slots_per_day)
-    return cut._replace(cap=cap, bound=reach)
+    return clipping._replace(cap=cap, bound=reach)
 
 
-def excess_cut(plan: FieldPlan, profile: ExpectedProfile, number: int) -> ClippingRule:
+def excess_clipping(
+    plan: FieldPlan, profile: ExpectedProfile, number: int
+) -> ClippingRule:
     """Return the clipping of the excess infectiousness in sweep ``number``."""
     scale = unit_of(plan, profile)
     most = scale * float(profile.excess.max())
@@ -165,17 +169,17 @@ def excess_cut(plan: FieldPlan, profile: ExpectedProfile, number: int) -> Clippi
     )
 
 
-def send(cohort: ChainCohort, cut: ClippingRule) -> Sent:
+def send(cohort: ChainCohort, clipping: ClippingRule) -> Sent:
     """Sum the clipped messages of all people, before any noise."""
-    shape = (cohort.traces.slots // cut.length, 1 + len(cohort.traces.regions))
+    shape = (cohort.traces.slots // clipping.length, 1 + len(cohort.traces.regions))
     sent = Sent(np.zeros(shape), np.zeros(shape))
-    _add_messages(cohort.state.regions, cohort.state.infectious, cut, sent)
+    _add_messages(cohort.state.regions, cohort.state.infectious, clipping, sent)
     return sent
 
 
 @compiled
 def _add_messages(
-    regions: RegionIds, message: NDArray[np.float32], cut: ClippingRule, sent: Sent
+    regions: RegionIds, message: NDArray[np.float32], clipping: ClippingRule, sent: Sent
 ) -> None:
     """Add everybody's vector to ``sent``."""
     slots, edges = regions.shape[0], sent.total.shape[1]
@@ -185,9 +189,9 @@ def _add_messages(
     visited = np.empty(slots, np.int64)
     for person in range(regions.shape[1]):
         entries, squared = 0, 0.0
-        for begin in range(0, slots, cut.length):
+        for begin in range(0, slots, clipping.length):
             count = 0
-            for slot in range(begin, begin + cut.length):
+            for slot in range(begin, begin + clipping.length):
                 edge = regions[slot, person] + 1
                 if edge == 0:
                     continue
@@ -195,17 +199,21 @@ def _add_messages(
                     visited[count] = edge
                     count += 1
                     value[edge] = 0.0
-                excess = cut.scale * (message[slot, person] - cut.base[slot])
-                value[edge] += min(max(excess + cut.present, -cut.cap), cut.cap)
+                excess = clipping.scale * (message[slot, person] - clipping.base[slot])
+                value[edge] += min(
+                    max(excess + clipping.present, -clipping.cap), clipping.cap
+                )
                 time[edge] += 1
-            for _ in range(count if cut.places == 0 else min(cut.places, count)):
-                # The region of most time; of equals the one visited first.
+            for _ in range(
+                count if clipping.places == 0 else min(clipping.places, count)
+            ):
+                # The region with the most time; in a tie the one visited first.
                 edge = visited[0]
                 for at in range(1, count):
                     if time[visited[at]] > time[edge]:
                         edge = visited[at]
                 time[edge] = 0
-                row[entries], place[entries] = begin // cut.length, edge
+                row[entries], place[entries] = begin // clipping.length, edge
                 entry_value[entries] = value[edge]
                 squared += value[edge] ** 2
                 entries += 1
@@ -213,29 +221,29 @@ def _add_messages(
                 time[visited[at]] = 0
         scale = 1.0
         if squared > 0:
-            scale = min(1.0, _BELOW_BOUND * cut.bound / np.sqrt(squared))
+            scale = min(1.0, _BELOW_BOUND * clipping.bound / np.sqrt(squared))
         for entry in range(entries):
             sent.total[row[entry], place[entry]] += scale * entry_value[entry]
             sent.senders[row[entry], place[entry]] += 1
 
 
 class FieldSite:
-    """The people of a site in one task, from the first count to their risks."""
+    """State of the people of a site during one task."""
 
     def __init__(
         self,
-        home: SiteData,
+        data: SiteData,
         task: FieldTask,
         seed: int,
         noise: int,
         people: int | None = None,
     ) -> None:
         """Assign people to folds by ``seed``; ``people`` counts those of all sites."""
-        self.home, self.task = home, task
-        draws = drawn_for(home.people, "falcon-field folds", seed)
+        self.data, self.task = data, task
+        draws = drawn_for(data.people, "falcon-field folds", seed)
         self.fold = (draws * max(task.folds, 1)).astype(np.int64)
-        self.fold[~home.known.tested] = -1
-        traces = home.traces
+        self.fold[~data.known.tested] = -1
+        traces = data.traces
         total = traces.people if people is None else people
         self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
@@ -245,9 +253,11 @@ class FieldSite:
         """Noise of each release so far, by channel and sweep."""
         self.finals: dict[tuple[int, ...], Final] = {}
         """Results of final runs, by the folds that they exclude."""
-        self.candidates: dict[tuple[tuple[int, ...], Law], Probabilities] = {}
+        self.candidates: dict[
+            tuple[tuple[int, ...], TransmissionModel], Probabilities
+        ] = {}
         """Risks of candidate models, by excluded folds and model."""
-        self.cohort = self._new_cohort(home.known)
+        self.cohort = self._new_cohort(data.known)
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
@@ -255,7 +265,7 @@ class FieldSite:
     @cached_property
     def plan(self) -> FieldPlan:
         """The plan of a private run."""
-        return FieldPlan(self.task.wishes.privacy, self.home.traces.clock)
+        return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:
@@ -273,113 +283,117 @@ class FieldSite:
         return np.isin(self.fold, without) if without else np.full(len(self.fold), True)
 
     def count(self) -> SiteCounts:
-        """Count who was where, and how many were tested and positive."""
-        folds, status = max(self.task.folds, 1), self.home.known.status
+        """Count people per place, tested and positive people; with noise if private."""
+        folds, status = max(self.task.folds, 1), self.data.known.status
         tests = np.zeros((folds, 2))
         np.add.at(tests[:, 0], self.fold[status >= 0], 1)
         np.add.at(tests[:, 1], self.fold[status == 1], 1)
         if not self.task.private:
             return SiteCounts(self.cohort.crowd(), tests, np.zeros((0, 0)))
         tests = tests + self._noise_of_tests()
-        cut = presence_cut(self.plan)
-        sent = send(self.cohort, cut)
+        clipping = presence_clipping(self.plan)
+        sent = send(self.cohort, clipping)
         if self.task.is_local:
             return SiteCounts(np.zeros((0, 0)), tests, sent.senders)
-        cells = self.home.traces.slots // self.plan.length
+        cells = self.data.traces.slots // self.plan.length
         noises = np.ones((cells, sent.total.shape[1]))
         noises[:, 0] = 0
-        return SiteCounts(self._noised(sent, PRESENCE, 0, cut), tests, noises)
+        return SiteCounts(self._noised(sent, PRESENCE, 0, clipping), tests, noises)
 
     def begin(self, run: FieldRun) -> None:
-        """Start a run: some tests excluded, messages from nothing or another run."""
+        """Start a run without the tests of some folds, from no or earlier messages."""
         if any(not 0 <= part < self.task.folds for part in run.without):
-            raise DataError(f"folds {run.without} of {self.task.folds}")
+            raise DataError(
+                f"without={run.without} must be folds from 0 to {self.task.folds - 1}"
+            )
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
-        known = self.home.known.of_people(~np.isin(self.fold, run.without))
+        known = self.data.known.of_people(~np.isin(self.fold, run.without))
         if run.start == "cold":
             self.cohort = self._new_cohort(known)
         else:
             before, cohort = self.run, self.cohort
             if run.start == "base":
                 before, cohort = self._base[0], self._base[1].copy()
-            before = present(before, "the run starts from one that was not seen here")
+            before = present(
+                before, "the run starts from one that this site does not have"
+            )
             if not set(run.without) <= set(before.without):
-                raise DataError("a run starts from one that knew tests it excludes")
+                raise DataError("a run starts from one that used tests it excludes")
             self.cohort = cohort.with_tests(known, self.task.test_errors)
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Receive messages and send sums; in a private run clipped, with noise."""
-        present(self.run, "no run was begun")
+        present(self.run, "no run was started")
         self.exchanges += 1
         number = self.exchanges
         if not self.task.private:
             return self.cohort.sweep(received, options)
         if number == 1:
-            clock = self.home.traces.clock
+            clock = self.data.traces.clock
             self._profile = ExpectedProfile.of(
                 received, self.rates, clock, options.bound
             )
-        profile = present(self._profile, "the first exchange of the run was missed")
-        # Nobody subtracts its own message from a noised sum: no damping at home.
+        profile = present(self._profile, "the first exchange of the run is missing")
+        # Own messages are not subtracted from noised sums, so no damping is needed.
         self.cohort.sweep(
             received, SweepOptions(1.0, np.ones(len(received.day)), options.bound)
         )
-        cut = excess_cut(self.plan, profile, number)
-        noised = self._noised(send(self.cohort, cut), INFECTIOUS, number, cut)
+        clipping = excess_clipping(self.plan, profile, number)
+        noised = self._noised(send(self.cohort, clipping), INFECTIOUS, number, clipping)
         return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
     def end(self, received: EdgeMessages) -> None:
         """Receive the last messages of a run and store risks; nothing is sent."""
-        run = present(self.run, "no run was begun")
+        run = present(self.run, "no run was started")
         self.cohort.end(received)
         risk = self.cohort.risk.copy()
         if run.purpose == "final":
             now = self.cohort.current_risk(received)
             self.finals[run.without] = Final(risk, now)
         else:
-            self.candidates[run.without, run.law] = risk
+            self.candidates[run.without, run.transmission] = risk
 
-    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
+    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Sum the log losses of held-out people under each candidate model."""
-        status, parts = self.home.known.status, []
-        laws = self.task.wishes.field.region.laws
+        status, parts = self.data.known.status, []
+        candidates = self.task.settings.field.region.candidates
         for held in held_out:
             own = self.fold == held.fold
-            keys = [(held.without, law) for law in laws]
+            keys = [(held.without, transmission) for transmission in candidates]
             if held.fold not in held.without or not self.candidates.keys() >= {*keys}:
-                raise DataError(f"fold {held.fold} was held out of no run")
+                raise DataError(f"fold {held.fold} was not held out of any run")
             risks = [self.candidates[key][own] for key in keys]
             losses = [risk_losses(risk, status[own] == 1) for risk in risks]
             parts.append(np.stack(losses, axis=1))
-        parts.append(np.zeros((0, len(laws))))
+        parts.append(np.zeros((0, len(candidates))))
         return ModelLosses.of(np.concatenate(parts))
 
     def _new_cohort(self, known: TestResults) -> ChainCohort:
         return ChainCohort.of(
-            self.home.traces, known, self.rates, self.task.test_errors
+            self.data.traces, known, self.rates, self.task.test_errors
         )
 
     def _noised(
-        self, sent: Sent, channel: str, number: int, cut: ClippingRule
+        self, sent: Sent, channel: str, number: int, clipping: ClippingRule
     ) -> Floats:
         """Add noise to sums (cells in time, 1 + regions); column 0 stays empty."""
         receipt = self.plan.receipt(channel, number)
-        scale = self.scale[channel, number] = cut.reach * receipt.sigma
-        # NaN or infinity would show through any noise.
+        scale = self.scale[channel, number] = clipping.reach * receipt.sigma
+        # NaN or infinity would remain visible after noise.
         total = np.nan_to_num(sent.total[:, 1:], posinf=0.0, neginf=0.0)
         place = np.arange(total.size, dtype=np.int64)
-        rows = NoiseRows(np.full_like(place, self.home.first), place)
+        rows = NoiseRows(np.full_like(place, self.data.first), place)
         noise = keyed_normals(NoiseKey(self._noise, receipt.terms), rows, 1)
         noises = sent.senders[:, 1:] if self.task.is_local else np.ones_like(total)
         added = scale * np.sqrt(noises) * noise.reshape(total.shape)
         return np.pad(total + added, ((0, 0), (1, 0)))
 
     def _noise_of_tests(self) -> Floats:
-        """(2,) noise of everybody, tested or not: who sends must not show who is."""
+        """Return everybody's noise, (2,): senders must not reveal who is tested."""
         receipt = self.plan.receipt(TESTS, 0)
         key = NoiseKey(self._noise, receipt.terms)
-        people = self.home.people if self.task.is_local else self.home.people[:1]
+        people = self.data.people if self.task.is_local else self.data.people[:1]
         noise = keyed_normals(key, NoiseRows.of_people(people), 2)
         return np.asarray(receipt.sigma * noise.sum(axis=0))

@@ -1,7 +1,7 @@
 """Falcon Field over sites: the messages, the site's part and the server's part.
 
 Requests: ``hello`` (invitation), ``count`` (people per place, tested people),
-``sweep`` and ``end`` of each run, ``judged`` (losses of held-out people), ``finish``.
+``sweep`` and ``end`` of each run, ``losses`` (of held-out people), ``finish``.
 
 All messages are validated. A site refuses values that no honest server sends, and a
 server refuses values that no people can send. If a site does not answer, or gives an
@@ -35,7 +35,7 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.falcon.server_run import SharedData, SiteRoster, meet
+from epifalcon.federation.falcon.server_run import SharedData, SiteRoster, invite_sites
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
     ServerResult,
@@ -120,7 +120,7 @@ class _Exchange(Record):
 
     edges: Floats
     hazard: Floats
-    typical: Floats
+    geometric_ratio: Floats
     evidence_step: Floats
     own: float
     infectious_step: float
@@ -155,12 +155,12 @@ class _Exchange(Record):
         slots, sweeps = size.clock.slots, self.phase == Sweep.phase
         first = self.step == 1 and self.run.start == "cold" and sweeps
         if (self.hazard.size > 0) != first:
-            raise DataError("a first hazard, and no other exchange, begins a run")
+            raise DataError("hazard must be sent in the first exchange of a run only")
         _within("hazard", self.hazard, (slots,) if first else (0,), 0.0, MOST_LOG)
         _within("evidence_step", self.evidence_step, (slots,), 0.0, 1.0)
-        _within("typical", self.typical, size.by_day, 0.0, 1.0)
+        _within("geometric_ratio", self.geometric_ratio, size.by_day, 0.0, 1.0)
         if self.bound != (task.inference.evidence_bound if sweeps else 0.0):
-            raise DataError(f"evidence up to {self.bound:g} is not what was agreed")
+            raise DataError(f"bound={self.bound:g} is not that of the settings")
         for name in ("own", "infectious_step"):
             if not 0 <= getattr(self, name) <= 1:
                 raise DataError(f"{name}={getattr(self, name):g} must be from 0 to 1")
@@ -170,7 +170,7 @@ class _Exchange(Record):
                 self.hazard,
                 (np.arange(slots) // size.clock.slots_per_day).astype(np.int32),
                 self.own,
-                self.typical,
+                self.geometric_ratio,
             ),
             SweepOptions(
                 self.infectious_step,
@@ -188,9 +188,9 @@ class _Exchange(Record):
         edges = _within("edges", self.edges, (*size.by_slot, 4), -people, most)
         chance = edges[..., seir_chain.CHANCE]
         if (chance < 0).any() or (chance >= 1).any():
-            raise DataError("a chance of infection outside 0 to 1")
+            raise DataError("chances of infection must be at least 0 and less than 1")
         if (edges[..., [seir_chain.OTHERS, seir_chain.INFECTIOUS]] < 0).any():
-            raise DataError("a negative number of people at a place")
+            raise DataError("numbers of people must not be negative")
         return edges
 
 
@@ -212,7 +212,7 @@ class EndOfRun(_Exchange):
 class LossesRequest(Record):
     """Server to site: sum up losses of held-out people under each model."""
 
-    phase = "judged"
+    phase = "losses"
     held_out: tuple[HeldOutFold, ...]
 
 
@@ -241,11 +241,11 @@ class FieldAnswers:
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """``people`` counts those of the site, ``size.people`` those of all sites."""
         self._task, self._size, self.people = task, size, people
-        self._plan = FieldPlan(task.wishes.privacy, size.clock)
+        self._plan = FieldPlan(task.settings.privacy, size.clock)
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
-    def counted(self, answer: SiteCounts) -> SiteCounts:
+    def counts(self, answer: SiteCounts) -> SiteCounts:
         """Require counts that are possible for the site's number of people."""
         if self._task.private:
             return self._noised_counts(answer)
@@ -255,9 +255,9 @@ class FieldAnswers:
         _within("tests", tests, shape, 0.0, people, whole=True)
         _within("noises", answer.noises, (0, 0))
         if (crowd.sum(axis=1) != people).any():
-            raise DataError(f"counts of other than {people:,} people in a slot")
+            raise DataError(f"counts of each slot must add up to {people:,} people")
         if (tests[:, 1] > tests[:, 0]).any() or tests[:, 0].sum() > people:
-            raise DataError("more people tested than there are, or more positive")
+            raise DataError("counts of tested or positive people are too large")
         self._crowd = crowd
         return answer
 
@@ -272,7 +272,7 @@ class FieldAnswers:
         else:
             self._require_cells("crowd", answer.crowd, PRESENCE, (1, edges))
             if (answer.noises[:, 1:] != 1).any():
-                raise DataError("a sum has one noise of its site")
+                raise DataError("noises must be 1 for each sum of a site")
         self._noises = answer.noises
         return answer
 
@@ -301,11 +301,17 @@ class FieldAnswers:
     def losses(self, answer: LossesReply) -> calibration.ModelLosses:
         """Return the sums of losses; refuse values impossible for so many people."""
         if not 0 <= answer.people <= self.people:
-            raise DataError(f"losses of {answer.people} people")
+            raise DataError(f"people={answer.people} must be from 0 to {self.people}")
         most = answer.people * _MOST_LOSS
-        laws = len(self._task.wishes.field.region.laws)
-        _within("total", answer.total, (laws,), 0.0, most)
-        _within("products", answer.products, (laws, laws), 0.0, most * _MOST_LOSS)
+        candidates = len(self._task.settings.field.region.candidates)
+        _within("total", answer.total, (candidates,), 0.0, most)
+        _within(
+            "products",
+            answer.products,
+            (candidates, candidates),
+            0.0,
+            most * _MOST_LOSS,
+        )
         return calibration.ModelLosses(answer.people, answer.total, answer.products)
 
     def _require_cells(
@@ -320,9 +326,9 @@ class FieldAnswers:
         noises = self.people if self._task.is_local else 1
         room = most * (self.people + _ROOM * sigma * np.sqrt(noises))
         if (np.abs(_within(name, given, shape)) > room).any():
-            raise DataError(f"{name} holds what no noise of the plan makes")
+            raise DataError(f"{name} exceeds {room:.4g}, the range of the plan's noise")
         if given[:, 0].any():
-            raise DataError(f"{name} tells of people who were not observed")
+            raise DataError(f"{name} must be 0 for people not observed")
 
     def _require_of_present(
         self, name: str, given: Floats, low: float, high: float
@@ -330,7 +336,7 @@ class FieldAnswers:
         _within(name, given, self._size.by_slot)
         least, most = low * self._crowd - _ROUNDING, high * self._crowd + _ROUNDING
         if ((given < least) | (given > most)).any():
-            raise DataError(f"{name} is more than the people there can send")
+            raise DataError(f"{name} is impossible for the people present")
 
 
 def _within(
@@ -361,10 +367,10 @@ class FieldRunRequest(RunRequest):
     settings: FieldTask
 
     @property
-    def wanted(self) -> RunRequirements:
-        """Permissions that the run needs from a site; rows of people never leave."""
+    def requirements(self) -> RunRequirements:
+        """Permissions that the run needs from a site; no rows per person."""
         task = self.settings
-        delta = task.wishes.privacy.delta if task.private else None
+        delta = task.settings.privacy.delta if task.private else None
         return RunRequirements(
             mode=task.mode, regions=task.learns_transmission, delta=delta
         )
@@ -395,7 +401,7 @@ class _Working:
 class FieldSiteRun(SiteSession[FieldRunRequest]):
     """Answers all calls of one run of Falcon Field."""
 
-    order_type = FieldRunRequest
+    request_type = FieldRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers."""
@@ -404,22 +410,24 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
             Count: self._count,
             Sweep: self._sweep,
             EndOfRun: self._end,
-            LossesRequest: self._judged,
+            LossesRequest: self._losses,
             Finish: self._finish,
         }
 
     def _count(self, call: Count, _number: int) -> SiteCounts:
         """Write the receipts, then count people per place and tested people."""
         run, first, people = self.admitted, call.first, call.people or 0
-        traces, task = run.home.traces, run.order.settings
+        traces, task = run.data.traces, run.request.settings
         if not 0 <= first <= people - traces.people or people > _MOST_PEOPLE:
-            raise DataError(f"{traces.people:,} people from {first} on, of {people}")
+            raise DataError(
+                f"first={first} is out of range: {traces.people:,} of {people} people"
+            )
         # Recorded first, so that no other numbers, and thus folds, can be requested.
-        self.note("count", digest(first, people))
-        home = replace(run.home, first=first)
-        made = FieldSite(home, task, run.order.seed, self.seeds().noise, people)
+        self.record_request("count", digest(first, people))
+        data = replace(run.data, first=first)
+        made = FieldSite(data, task, run.request.seed, self.seeds().noise, people)
         if not task.private:
-            run.site.policy.require_crowd(crowds(made))
+            run.site.policy.require_group_sizes(group_sizes(made))
         budget = budget_of(task, traces.clock)
         ledger = ledger_of(self.folder / LEDGER, budget, None)
         record_once(ledger, opening_receipts(task, traces.clock))
@@ -429,97 +437,99 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
     def _sweep(self, call: Sweep, _number: int) -> FieldSums:
         """Run one exchange: write the receipts, then return the sums."""
-        task, working = self.admitted.order.settings, self._working
+        task, working = self.admitted.request.settings, self._working
         people, step = working.people, call.step
         received, options = call.received(working.size, task)
         if options.susceptible and task.rule.contact != "I/S":
-            raise DataError("these settings need no susceptible people")
+            raise DataError("susceptible is not needed by these settings")
         if options.tally and not task.learns_transmission:
-            raise DataError("these settings have no transmission to learn")
+            raise DataError("tally is not needed by these settings")
         if step > task.inference.sweeps and task.private:
-            raise DataError(f"exchange {step} of {task.inference.sweeps}")
+            raise DataError(f"step={step} exceeds {task.inference.sweeps} sweeps")
         if step == 1:
             people.begin(call.run)
         elif people.run != call.run or step <= people.exchanges:
-            raise DataError("an exchange of a run that was not begun here")
+            raise DataError("an exchange of a run that was not started here")
         if task.private:
             # Refuse an exchange whose noise was already used for other values.
-            found = digest(self.heard, call.digest)
-            self.admitted.noted.require(step, "sweep", found)
-            self.heard = found
+            found = digest(self.request_digest, call.digest)
+            self.admitted.replay_log.require(step, "sweep", found)
+            self.request_digest = found
             working.ledger.record(*sweep_receipts(task, working.size.clock, step))
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
     def _end(self, call: EndOfRun, _number: int) -> Done:
         """Receive the last messages of a run and store risks; nothing is released."""
-        task, working = self.admitted.order.settings, self._working
+        task, working = self.admitted.request.settings, self._working
         received, _ = call.received(working.size, task)
         if working.people.run != call.run:
-            raise DataError("the end of a run that was not begun here")
-        self.heard = digest(self.heard, "end", call.digest)
+            raise DataError("the end of a run that was not started here")
+        self.request_digest = digest(self.request_digest, "end", call.digest)
         working.people.end(received)
         return Done()
 
-    def _judged(self, call: LossesRequest, _number: int) -> LossesReply:
+    def _losses(self, call: LossesRequest, _number: int) -> LossesReply:
         """Return sums of held-out losses; zero if the policy forbids validation."""
         run, working = self.admitted, self._working
-        task = run.order.settings
+        task = run.request.settings
         if not task.selects_transmission:
-            raise DataError("these settings have no law to choose")
+            raise DataError("these settings have no transmission model to select")
         held_out = call.held_out if run.site.policy.validation else ()
-        made = working.people.judged(held_out)
+        made = working.people.losses(held_out)
         return LossesReply(made.people, made.total, made.products)
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
         """Write the risks of the site's people to its own folder."""
-        return self.finish(self._working.people.risk, call.scores, digest(self.heard))
+        return self.finish(
+            self._working.people.risk, call.scores, digest(self.request_digest)
+        )
 
     @property
     def _working(self) -> _Working:
-        return present(self._counted, "nothing was counted yet")
+        return present(self._counted, "no count request was received")
 
 
-def crowds(people: FieldSite) -> dict[str, int]:
+def group_sizes(people: FieldSite) -> dict[str, int]:
     """Count the people behind each sum; runs without a fold reveal the fold's tests."""
-    found = {"people": people.home.traces.people}
+    found = {"people": people.data.traces.people}
     for part in range(people.task.folds):
         found[f"tested people in fold {part}"] = int((people.fold == part).sum())
     return found
 
 
 class FieldSitesRun(ServerRun[FieldRunRequest]):
-    """One run of Falcon Field, and the ``People`` of its course."""
+    """One run of Falcon Field at the server; the ``SiteGroup`` of its schedule."""
 
-    order_type = FieldRunRequest
+    request_type = FieldRunRequest
 
     def __init__(
         self,
         transport: Transport,
         folder: Path,
-        order: FieldRunRequest,
-        conduct: RunOptions,
+        run_request: FieldRunRequest,
+        options: RunOptions,
     ) -> None:
-        super().__init__(transport, folder, order, conduct)
-        self._found = ServerResult()
-        self._task = order.settings
+        super().__init__(transport, folder, run_request, options)
+        self._result = ServerResult()
+        self._task = run_request.settings
         self._number = 0
         """Exchanges of all runs so far."""
         self._run, self._step = FieldRun(), 0
         self._last: dict[str, Sums] = {}
         """Last message of each site in this run."""
 
-    def carry_out(self, progress: Progress) -> None:
+    def execute(self, progress: Progress) -> None:
         """Run the whole schedule."""
-        met = self._meet()
-        budget = budget_of(self._task, met.clock)
-        opening = opening_receipts(self._task, met.clock)
-        self._met, self._receipts = met, self.open_ledger(budget, opening)
-        people = sum(met.people.values())
-        size = Size(people, met.clock, met.regions)
+        roster = self._invite()
+        budget = budget_of(self._task, roster.clock)
+        opening = opening_receipts(self._task, roster.clock)
+        self._roster, self._receipts = roster, self.open_ledger(budget, opening)
+        people = sum(roster.people.values())
+        size = Size(people, roster.clock, roster.regions)
         self._answers = {
             site: FieldAnswers(self._task, size, count)
-            for site, count in met.people.items()
+            for site, count in roster.people.items()
         }
         last = perf_counter()
 
@@ -531,45 +541,48 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
             progress("sweeps", done, planned)
             self.report_progress(done, planned)
 
-        course = InferenceSchedule(self, self._task, people, met.clock, report)
-        self._found = course.found
-        found = course.go().field
+        schedule = InferenceSchedule(self, self._task, people, roster.clock, report)
+        self._result = schedule.result
+        found = schedule.run().field
         tensors = {name: torch.from_numpy(one) for name, one in found.items()}
         write_tensors(self._folder / FIELD, tensors)
-        request = Finish(scores=self._conduct.scores)
+        request = Finish(scores=self._options.scores)
         self.scores = given(
-            self._ask(
+            self._call(
                 request, ScoresReply, lambda one, answer: answer.require(one.people)
             )
         )
 
     def figures(self) -> dict[str, Any]:
         """Return the number of sweeps and the selected model of transmission."""
-        found = self._found
-        return {"rounds": found.sweeps, "law": found.law if found.sweeps else None}
+        found = self._result
+        return {
+            "rounds": found.sweeps,
+            "law": found.transmission if found.sweeps else None,
+        }
 
-    def _meet(self) -> SiteRoster:
-        """Invite the sites; people keep their numbers from an interrupted run."""
-        order, folder = self._order, self._folder
-        before = SharedData.load(folder, order.origin)
-        met = meet(self.board, order.hello, before)
+    def _invite(self) -> SiteRoster:
+        """Invite the sites; a resumed run reuses the person numbers."""
+        run_request, folder = self._request, self._folder
+        before = SharedData.load(folder, run_request.origin)
+        roster = invite_sites(self.calls, run_request.hello, before)
         if before is None:
-            SharedData(met.first).save(folder, order.origin)
-        elif set(met.first) != set(before.first) and order.is_private:
-            missing = ", ".join(sorted(set(before.first) - set(met.first)))
-            raise DataError(f"begun with {missing}: it must be there again")
-        return met
+            SharedData(roster.first).save(folder, run_request.origin)
+        elif set(roster.first) != set(before.first) and run_request.is_private:
+            missing = ", ".join(sorted(set(before.first) - set(roster.first)))
+            raise DataError(f"the run was started with {missing}: reconnect it")
+        return roster
 
-    def counted(self) -> SiteCounts:
-        """Return the counts of all sites, added up."""
-        people = sum(self._met.people.values())
-        found = self.board.ask(
+    def counts(self) -> SiteCounts:
+        """Return the sum of the counts of all sites."""
+        people = sum(self._roster.people.values())
+        found = self.calls.call(
             0,
-            {site: Count(first, people) for site, first in self._met.first.items()},
+            {site: Count(first, people) for site, first in self._roster.first.items()},
             SiteCounts,
-            lambda site, answer: self._answers[site].counted(answer),
+            lambda site, answer: self._answers[site].counts(answer),
         )
-        self.board.keep_only(found)
+        self.calls.keep_only(found)
         return reduce(add, [found[site] for site in sorted(found)])
 
     def begin(self, run: FieldRun) -> None:
@@ -580,11 +593,11 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         """Send the messages of all edges; sum up the last message of each site."""
         self._step += 1
         self._number += 1
-        self.board.new_round()
-        if made := sweep_receipts(self._task, self._met.clock, self._step):
+        self.calls.new_round()
+        if made := sweep_receipts(self._task, self._roster.clock, self._step):
             self._receipts.record(*made)
         request = Sweep.of(received, options, self._run, self._step)
-        self._last |= self._ask(
+        self._last |= self._call(
             request, FieldSums, lambda one, answer: one.sums(answer, options)
         )
         # Sums are added in place: copy the first, which may be needed again.
@@ -593,25 +606,25 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         return add_sums([copy, *latest[1:]])
 
     def end(self, received: EdgeMessages) -> None:
-        """Send the last messages of all edges; nothing comes back."""
+        """Send the last messages of all edges; there is no reply."""
         options = SweepOptions(0.0, np.zeros(len(received.day)), 0.0)
         request = EndOfRun.of(received, options, self._run, self._step + 1)
-        self._ask(request, Done, lambda _, answer: answer)
+        self._call(request, Done, lambda _, answer: answer)
 
-    def judged(self, held_out: Sequence[HeldOutFold]) -> calibration.ModelLosses:
+    def losses(self, held_out: Sequence[HeldOutFold]) -> calibration.ModelLosses:
         """Return the sum of held-out losses over the sites that send them."""
-        found = self._ask(
+        found = self._call(
             LossesRequest(tuple(held_out)), LossesReply, FieldAnswers.losses
         )
         return reduce(add, [found[site] for site in sorted(found)])
 
-    def _ask(
+    def _call(
         self, request: Record, answer: type[R], check: Callable[[FieldAnswers, R], T]
     ) -> dict[str, T]:
         """Send the same request to all attending sites; return checked answers."""
-        return self.board.ask(
+        return self.calls.call(
             self._number,
-            dict.fromkeys(self.board.attending, request),
+            dict.fromkeys(self.calls.attending, request),
             answer,
             lambda site, one: check(self._answers[site], one),
         )

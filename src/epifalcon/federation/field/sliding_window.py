@@ -2,10 +2,10 @@
 
     window = window.update(day)
 
-The slots of a new day are appended with no messages in them; everything sent so far
-stays, and a few sweeps spread the news of the day and of its tests. When the window is
-full its oldest day is dropped: each person's posterior of its state at the end of that
-day, given the tests until then, becomes the prior of everything after it.
+The slots of a new day are appended without messages; earlier messages stay, and a few
+sweeps propagate the visits and tests of the day. When the window is full, its oldest
+day is dropped: each person's posterior at the end of that day, given the tests until
+then, becomes the prior of the remaining days.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,11 @@ from epifalcon.belief_propagation.inference import (
 )
 from epifalcon.belief_propagation.saved_state import Messages, SavedField
 from epifalcon.belief_propagation.seir_chain import result_likelihood
-from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
+from epifalcon.belief_propagation.settings import (
+    FieldSettings,
+    WindowSettings,
+    current_model,
+)
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
@@ -46,15 +50,15 @@ class NewDay:
     """Visits and tests of the day after the window."""
 
     by_slot: RegionIds
-    """(slots of a day, people): the people of the window in order, then newcomers."""
+    """(slots of a day, people): the people of the window in order, then new people."""
     person: NDArray[np.int32]
     """(tests,)"""
     positive: Mask
     slot: Slots
     """(tests,) from the first slot of the window before the update; earlier tests are
     moved to that slot."""
-    newcomers: Sequence[str] = ()
-    """Names of the newcomers, if people have names."""
+    new_people: Sequence[str] = ()
+    """Names of the new people, if people have names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +67,7 @@ class Boundary:
 
     prior: Floats
     """Probability of S, E, I, R given earlier own tests."""
-    aside: Floats
+    without_tests: Floats
     """The same, own tests excluded."""
     status: NDArray[np.int8]
     """(people,) of all tests so far, as ``TestResults.status``."""
@@ -71,7 +75,7 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class FieldWindow:
-    """The state that is stored from one day to the next."""
+    """State of the inference, stored from one day to the next."""
 
     traces: Traces
     known: TestResults
@@ -118,7 +122,7 @@ class FieldWindow:
     def people(self) -> ChainCohort:
         """Return everybody with messages and priors, on the window's days."""
         cohort = self.field.people(self.traces, self.known, self.messages)
-        return cohort.with_prior(self.boundary.prior, self.boundary.aside)
+        return cohort.with_prior(self.boundary.prior, self.boundary.without_tests)
 
     def risks(self) -> tuple[Probabilities, CurrentRisk]:
         """Return the risk ever, own tests excluded, and the current risk."""
@@ -135,15 +139,15 @@ class FieldWindow:
         return after._swept()
 
     def _with_tests(self, day: NewDay) -> "FieldWindow":
-        """Add the tests of the day, and newcomers to the boundary.
+        """Add the tests of the day, and new people to the boundary.
 
-        Newcomers were in the city before, like others. A person certainly infected
-        before the window stays so: the first positive test stands, even if it is no
-        longer in the window.
+        New people get the mean state of the city. A person infected before the window
+        with certainty stays infected: the first positive test counts, even if it is
+        no longer in the window.
         """
         people, old, boundary = day.by_slot.shape[1], self.known, self.boundary
         more = people - old.people
-        mean = np.tile(boundary.aside.mean(axis=0), (more, 1))
+        mean = np.tile(boundary.without_tests.mean(axis=0), (more, 1))
         prior = np.concatenate([boundary.prior, mean])
         status = np.pad(boundary.status, (0, more), constant_values=-1)
         np.maximum.at(status, day.person, day.positive.astype(np.int8))
@@ -155,16 +159,18 @@ class FieldWindow:
             np.concatenate([old.positive, day.positive[counts]]),
             np.concatenate([old.slot, slot]),
         )
-        aside = np.concatenate([boundary.aside, mean])
-        return replace(self, known=known, boundary=Boundary(prior, aside, status))
+        without_tests = np.concatenate([boundary.without_tests, mean])
+        return replace(
+            self, known=known, boundary=Boundary(prior, without_tests, status)
+        )
 
     def _with_day(self, day: NewDay) -> "FieldWindow":
-        """Append the slots of the day, in which nothing was sent yet."""
+        """Append the slots of the day, without messages."""
         traces, old = self.traces, self.traces.clock
         slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
         here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
         here = np.concatenate([here, day.by_slot])
-        names = None if traces.names is None else (*traces.names, *day.newcomers)
+        names = None if traces.names is None else (*traces.names, *day.new_people)
         clock = replace(old, days=old.days + 1)
         field = self.field.on_slots(
             clock,
@@ -183,7 +189,7 @@ class FieldWindow:
         )
 
     def _without_oldest_day(self) -> "FieldWindow":
-        """Drop the first day; each person keeps its state at the end of it."""
+        """Drop the first day; its final states become the priors."""
         traces, clock = self.traces, self.traces.clock
         gone = clock.slots_per_day
         clock = clock.last(clock.days - 1)
@@ -207,14 +213,14 @@ class FieldWindow:
         first = received._replace(
             edges=received.edges[:slots], day=received.day[:slots]
         )
-        until = _picked(self.known, self.known.slot < slots)
+        until = _select(self.known, self.known.slot < slots)
         people = self.people()
         likelihood = result_likelihood(until, slots, self.field.errors)
         people = replace(people, state=people.state._replace(tests=likelihood))
         return replace(
             self.boundary,
             prior=people.state_probabilities(first, with_tests=True),
-            aside=people.state_probabilities(first, with_tests=False),
+            without_tests=people.state_probabilities(first, with_tests=False),
         )
 
     def _swept(self) -> "FieldWindow":
@@ -224,10 +230,10 @@ class FieldWindow:
         start = InitialHazard.from_tests(
             int(known.tested.sum()),
             int((known.status == 1).sum()),
-            float(1 - self.boundary.aside[:, 0].mean()),
+            float(1 - self.boundary.without_tests[:, 0].mean()),
             self.traces.clock.slots,
         )
-        profile = start.damping_profile(settings.caution)
+        profile = start.damping_profile(settings.damping_decay)
         # Transmission is estimated from the first sweep on.
         sweep = settings.region.from_sweep
         state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
@@ -251,23 +257,23 @@ class FieldWindow:
         self.known.save(folder / _KNOWN, origin)
         self.field.save(folder / _FIELD, origin)
         self.messages.save(folder / _MESSAGES, origin)
-        arrays: dict[str, NDArray[Any]] = {
-            name: getattr(self.boundary, name) for name in _BOUNDARY
-        }
+        boundary = self.boundary
+        values = (boundary.prior, boundary.without_tests, boundary.status)
+        arrays: dict[str, NDArray[Any]] = dict(zip(_BOUNDARY, values, strict=True))
         meta = {
             "first_day": self.first_day,
             "last_day": self.last_day,
             "settings": as_plain(self.settings),
             "window": as_plain(self.window),
-            "law": self.transmission.law,
+            "law": self.transmission.model,
         }
         store.write(folder, KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "FieldWindow":
-        """Read what ``save`` wrote; every byte is checked."""
-        kept = store.read(folder, KIND)
-        meta, arrays = kept.meta, kept.arrays
+        """Read what ``save`` wrote and verify its checksums."""
+        stored = store.read(folder, KIND)
+        meta, arrays = stored.meta, stored.arrays
         settings = build(FieldSettings, meta["settings"], "settings")
         return cls(
             traces=Traces.load(folder / _TRACES),
@@ -277,41 +283,41 @@ class FieldWindow:
             boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
             settings=settings,
             window=build(WindowSettings, meta["window"], "window"),
-            transmission=Transmission(meta["law"], settings.region),
+            transmission=Transmission(current_model(meta["law"]), settings.region),
             first_day=int(meta["first_day"]),
         )
 
 
-def _picked(known: TestResults, kept: Mask) -> TestResults:
+def _select(known: TestResults, chosen: Mask) -> TestResults:
     return TestResults(
-        known.people, known.person[kept], known.positive[kept], known.slot[kept]
+        known.people, known.person[chosen], known.positive[chosen], known.slot[chosen]
     )
 
 
 def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
     """Return the tests after the first ``slots`` slots, with slots counted from there.
 
-    If tests are never wrong, the first positive one stands: what contradicts one that
-    is dropped now is dropped with it.
+    If tests have no errors, the first positive one counts: later tests that contradict
+    a dropped positive are dropped too.
     """
-    kept = known.slot >= slots
+    later = known.slot >= slots
     if right:
         first = known.first_positive_slot[known.person]
-        kept &= known.positive | (first < 0) | (first >= slots)
-    return _picked(known, kept).since(slots)
+        later &= known.positive | (first < 0) | (first >= slots)
+    return _select(known, later).since(slots)
 
 
 def _require_fitting(window: FieldWindow, day: NewDay) -> None:
-    """Raise ``DataError`` where the day cannot come behind the window."""
+    """Raise ``DataError`` if the day cannot follow the window."""
     slots, people = window.traces.clock.slots_per_day, window.traces.people
     shape, end = day.by_slot.shape, window.traces.slots + slots
     if len(shape) != 2 or shape[0] != slots:
         raise DataError(f"a day of shape {shape}, expected ({slots} slots, people)")
     if shape[1] < people:
-        why = f"expected the {people:,} of the window and newcomers after them"
+        why = f"expected the {people:,} of the window, then new people"
         raise DataError(f"a day of {shape[1]:,} people, {why}")
     if (latest := int(day.slot.max(initial=-1))) >= end:
         raise DataError(f"a test in slot {latest}, after the day's last slot {end - 1}")
     more = shape[1] - people
-    if window.traces.names is not None and len(day.newcomers) != more:
-        raise DataError(f"{len(day.newcomers)} names for {more} newcomers")
+    if window.traces.names is not None and len(day.new_people) != more:
+        raise DataError(f"{len(day.new_people)} names for {more} new people")

@@ -1,6 +1,6 @@
 """Server side of one run over sites, independent of the method.
 
-Every answer is validated before use: heading, types, shapes, values, norms. An answer
+Every answer is validated before use: header, types, shapes, values, norms. An answer
 that fails is rejected and reported, and its site is excluded for the rest of the round,
 as is a site that did not answer in time. With fewer sites than required the run ends
 and can be resumed.
@@ -38,14 +38,14 @@ from epifalcon.types import Probabilities
 
 R = TypeVar("R", bound=messages.Record)
 T = TypeVar("T")
-OrderT = TypeVar("OrderT", bound=RunRequest)
+RequestT = TypeVar("RequestT", bound=RunRequest)
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"
 SCORES = "scores.csv"
-TROUBLES = "troubles.jsonl"
-_MOST_WORDS = 300
+FAILURES = "failures.jsonl"
+_MAX_TEXT = 300
 _BEFORE = frozenset({"hello", "count", "states", "prepare"})
-"""Steps before the rounds; sites that fail there are not recorded one by one."""
+"""Phases before the rounds; failures there are not stored for later calls."""
 
 
 class Transport(Protocol):
@@ -55,7 +55,7 @@ class Transport(Protocol):
     def sites(self) -> tuple[str, ...]:
         """Names of all sites, as authenticated by the network."""
 
-    def ask(
+    def call(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
         """Send each site its call; return answers and failure reasons by site.
@@ -76,7 +76,7 @@ class InMemoryTransport:
         """Names of all sites."""
         return tuple(self._answers)
 
-    def ask(
+    def call(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
         """Return the answer of each site; no failures, no time limit."""
@@ -125,10 +125,10 @@ class SiteCalls:
                 path, partial(build, SiteFailure)
             )
         self._absent = {(item.site, item.phase, item.round) for item in self._stored}
-        self.troubles = list(self._stored)
+        self.failures = list(self._stored)
         self.traffic = Traffic()
         self._transport = transport
-        self._sitting_out: set[str] = set()
+        self._excluded: set[str] = set()
         self._missed: Counter[str] = Counter()
         self._lost: list[SiteFailure] = []
         """Failures of this round that were not stored before."""
@@ -137,16 +137,16 @@ class SiteCalls:
     @property
     def attending(self) -> list[str]:
         """Sites that take part in the rest of this round."""
-        return [site for site in self.present if site not in self._sitting_out]
+        return [site for site in self.present if site not in self._excluded]
 
     def new_round(self) -> None:
         """Readmit excluded sites, and remove those that missed too many rounds."""
         for site in self.present:
-            missed = self._missed[site] + 1 if site in self._sitting_out else 0
+            missed = self._missed[site] + 1 if site in self._excluded else 0
             self._missed[site] = missed
         most = self.rules.most_missed
         self.present = [site for site in self.present if self._missed[site] < most]
-        self._sitting_out.clear()
+        self._excluded.clear()
         self._lost.clear()
         self._require_enough()
 
@@ -156,7 +156,7 @@ class SiteCalls:
         self.present = [site for site in self.present if site in remaining]
         self._require_enough()
 
-    def ask(
+    def call(
         self,
         number: int,
         requests: Mapping[str, messages.Record],
@@ -169,70 +169,68 @@ class SiteCalls:
         """
         if not requests:
             return {}
-        began, before = perf_counter(), len(self.troubles)
-        step = next(iter(requests.values())).moment
+        began, before = perf_counter(), len(self.failures)
+        step = next(iter(requests.values())).full_phase
         absent = {site for site in requests if (site, step, number) in self._absent}
-        self._sitting_out |= absent
-        headings = {
+        self._excluded |= absent
+        headers = {
             site: messages.MessageHeader(self.run, site, number, step)
             for site in requests
             if site not in absent
         }
         calls = {
-            site: messages.pack(requests[site].encode(heading))
-            for site, heading in headings.items()
+            site: messages.pack(requests[site].encode(header))
+            for site, header in headers.items()
         }
-        answers, failures = self._transport.ask(calls, self.rules.answer_seconds)
+        answers, failures = self._transport.call(calls, self.rules.answer_seconds)
         accepted: dict[str, T] = {}
         busy = [0.0]
         for site in calls:
             if site not in answers:
                 why = failures.get(site, "no answer")
-                self._sit_out(SiteFailure(site, number, step, "silent", why))
+                self._exclude(SiteFailure(site, number, step, "silent", why))
                 continue
             try:
-                packet = self._accept(answers[site], headings[site])
+                packet = self._accept(answers[site], headers[site])
                 accepted[site] = check(site, answer.decode(packet))
                 busy.append(_seconds(packet))
             except Exception as error:
                 # Any error caused by a site's answer is a failure of that site.
-                self._sit_out(SiteFailure(site, number, step, "refused", _why(error)))
+                self._exclude(SiteFailure(site, number, step, "refused", _why(error)))
         self.traffic.site_seconds += max(busy)
         self.traffic.bytes_sent += sum(map(len, calls.values()))
         self.traffic.bytes_received += sum(map(len, answers.values()))
         self.traffic.calls += 1
         self.traffic.call_seconds += perf_counter() - began
-        self._continue_after(self.troubles[before:])
+        self._continue_after(self.failures[before:])
         return accepted
 
-    def refuse(self, trouble: SiteFailure) -> None:
+    def refuse(self, failure: SiteFailure) -> None:
         """Exclude a site whose accepted answer is inconsistent with the others."""
-        self._sit_out(trouble)
-        self._continue_after([trouble])
+        self._exclude(failure)
+        self._continue_after([failure])
 
     def report(self) -> dict[str, Any]:
         """Return remaining sites, failure counts and all failures, for the summary."""
-        kinds = Counter((item.site, item.kind) for item in self.troubles)
+        kinds = Counter((item.site, item.kind) for item in self.failures)
         counts: dict[str, dict[str, int]] = {}
         for (site, kind), count in sorted(kinds.items()):
             counts.setdefault(site, {})[kind] = count
         return {
             "sites": list(self.present),
             "counts": counts,
-            "troubles": [asdict(item) for item in self.troubles],
+            "troubles": [asdict(item) for item in self.failures],
         }
 
-    def _accept(
-        self, answer: bytes, heading: messages.MessageHeader
-    ) -> messages.Packet:
+    def _accept(self, answer: bytes, header: messages.MessageHeader) -> messages.Packet:
         if len(answer) > (most := self.rules.most_answer_mb) * 2**20:
-            raise DataError(f"an answer of {len(answer):,} bytes, at most {most} MB")
+            raise DataError(f"an answer of {len(answer):,} bytes exceeds {most} MB")
         packet = messages.unpack(answer)
-        packet.heading.require(heading)
+        packet.header.require(header)
         if messages.ERROR in packet.values:
             # Untrusted text: truncate it to one short line.
             text = " ".join(str(packet.values[messages.ERROR]).split())[:200]
-            raise DataError(f"the site says: {text}")
+            raise DataError(f"the site reports: {text}")
         return packet
 
     def _continue_after(self, new: list[SiteFailure]) -> None:
@@ -244,7 +242,7 @@ class SiteCalls:
             # and the site may answer after a resume. Failures of a repeated round are
             # discarded if the other sites refuse to repeat it without the lost site.
             if any(REPLAYED in item.why for item in new):
-                self._forget_lost()
+                self._discard_lost()
             raise
         stored = [item for item in new if item.phase not in _BEFORE]
         self._stored += stored
@@ -252,7 +250,7 @@ class SiteCalls:
         if self._journal is not None and stored:
             self._journal.append(json.dumps(asdict(item)) for item in stored)
 
-    def _forget_lost(self) -> None:
+    def _discard_lost(self) -> None:
         """Discard the stored failures of this round, so that these sites are called."""
         self._stored = [item for item in self._stored if item not in self._lost]
         if self._path is not None and self._lost:
@@ -260,9 +258,9 @@ class SiteCalls:
             store.replace_text(self._path, "".join(lines))
             self._journal, _ = open_journal(self._path, partial(build, SiteFailure))
 
-    def _sit_out(self, trouble: SiteFailure) -> None:
-        self._sitting_out.add(trouble.site)
-        self.troubles.append(trouble)
+    def _exclude(self, failure: SiteFailure) -> None:
+        self._excluded.add(failure.site)
+        self.failures.append(failure)
 
     def _require_enough(self) -> None:
         count, least = len(self.attending), max(self.rules.least_sites, 1)
@@ -270,7 +268,7 @@ class SiteCalls:
             return
         last = "".join(
             f"; {item.site} in round {item.round}, {item.phase}: {item.why}"
-            for item in self.troubles[-3:]
+            for item in self.failures[-3:]
         )
         raise TooFewSitesError(f"{count} sites take part, {least} are needed{last}")
 
@@ -289,7 +287,7 @@ def _why(error: Exception) -> str:
     """Return the message of a package error as one line, else the error type."""
     if not isinstance(error, EpifalconError):
         return f"the answer cannot be read ({type(error).__name__})"
-    return " ".join(str(error).split())[:_MOST_WORDS]
+    return " ".join(str(error).split())[:_MAX_TEXT]
 
 
 def _seconds(answer: messages.Packet) -> float:
@@ -301,43 +299,47 @@ def _seconds(answer: messages.Packet) -> float:
 class RunOptions(Checked):
     """Settings of a run that do not affect its results."""
 
-    keep_every: Count = 10
+    checkpoint_every: Count = 10
     """Rounds between two checkpoints."""
     scores: bool = False
     """Whether to request the scores of all people from the sites at the end."""
 
 
-class ServerRun(ABC, Generic[OrderT]):
-    """One run; ``go`` executes or resumes it."""
+class ServerRun(ABC, Generic[RequestT]):
+    """One run; ``run`` executes or resumes it."""
 
-    order_type: ClassVar[type[RunRequest]]
+    request_type: ClassVar[type[RunRequest]]
 
     def __init__(
-        self, transport: Transport, folder: Path, order: OrderT, conduct: RunOptions
+        self,
+        transport: Transport,
+        folder: Path,
+        run_request: RequestT,
+        options: RunOptions,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: FileLock | None = FileLock.inside(folder)
-        path = folder / TROUBLES
-        self.board = SiteCalls(transport, folder.name, order.rules, path)
+        path = folder / FAILURES
+        self.calls = SiteCalls(transport, folder.name, run_request.rules, path)
         self.scores: dict[str, Probabilities] = {}
         self.round_seconds: list[float] = []
-        self._folder, self._order, self._conduct = folder, order, conduct
+        self._folder, self._request, self._options = folder, run_request, options
         self._ledger: Ledger | None = None
 
     @abstractmethod
-    def carry_out(self, progress: Progress) -> None:
+    def execute(self, progress: Progress) -> None:
         """Run the method; store the scores that sites return in ``scores``."""
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
         """Return the method's part of the summary; may be called at any time."""
 
-    def go(self, progress: Progress = silent) -> dict[str, Any]:
+    def run(self, progress: Progress = silent) -> dict[str, Any]:
         """Run to the end and return a summary, which is also written after an error."""
         began = perf_counter()
         self._lock = self._lock or FileLock.inside(self._folder)
         try:
-            self.carry_out(progress)
+            self.execute(progress)
             if self.scores:
                 lines = [
                     f"{site},{person},{score!r}\n"
@@ -368,7 +370,7 @@ class ServerRun(ABC, Generic[OrderT]):
 
     def report_progress(self, done: int, planned: int, text: str = "") -> None:
         """Write the number of completed rounds and a text to ``progress.json``."""
-        values = {"round": done, "rounds": planned, "told": text}
+        values = {"round": done, "rounds": planned, "text": text}
         store.replace_text(self._folder / PROGRESS, json_text(values))
 
     def _write_summary(
@@ -378,10 +380,10 @@ class ServerRun(ABC, Generic[OrderT]):
         later = listed[1:] or listed or [0.0]
         epsilon = None
         if ledger is not None:
-            epsilon = checkpoints.spent_figures(self._order.mode, ledger)["epsilon"]
+            epsilon = checkpoints.privacy_spent(self._request.mode, ledger)["epsilon"]
         summary = {
-            "run": self.board.run,
-            "method": self._order.method,
+            "run": self.calls.run,
+            "method": self._request.method,
             "finished": error is None,
             "error": None if error is None else str(error),
             "error_kind": None if error is None else type(error).__name__,
@@ -390,10 +392,10 @@ class ServerRun(ABC, Generic[OrderT]):
             # Excludes the first round, which includes one-time set-up.
             "seconds_per_round": sum(later) / len(later),
             "round_seconds": listed,
-            **asdict(self.board.traffic),
+            **asdict(self.calls.traffic),
             "epsilon": epsilon,
             "ledger_head": None if ledger is None else ledger.head,
-            "sites": self.board.report(),
+            "sites": self.calls.report(),
         }
         if ledger is not None or not self._ended_before():
             store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))

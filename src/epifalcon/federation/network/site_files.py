@@ -44,7 +44,12 @@ from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.locks import FileLock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
-from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Release, Releases
+from epifalcon.privacy.events import (
+    RELATIONS_FOR_EACH_UPLOAD,
+    Relation,
+    Release,
+    Releases,
+)
 from epifalcon.privacy.ledger import Journal
 from epifalcon.settings import build, read_toml
 from epifalcon.types import Floats, Mask
@@ -52,25 +57,25 @@ from epifalcon.types import Floats, Mask
 T = TypeVar("T")
 SITE_FILE = "site.toml"
 TEMPLATE = """\
-# What this site holds, and what it lets a server do. Nobody else can change it.
+# Data of this site, and what it allows a server to do. No server can change it.
 # Paths are relative to this file's folder, or absolute.
 city = ""    # traces, as epifalcon import writes them
 known = ""   # tests, likewise
 
 [policy]
-modes = ["paper", "local"]   # privacy modes that this site takes part in
-most_epsilon = 8.0           # of a person, over all runs of local and sums together
-delta = 1e-6                 # at which epsilon is counted; no run may take a larger one
-relation = "zero-out"        # least of a promise: a row against zero, or "replace"
-region_model = ["paper"]     # modes in which sums of cases and flows may leave
-least_in_fold = 10           # people, and tested people of a fold, behind such sums
-least_pseudo = 2             # pseudo traces beside each true one, at least
-rows = false                 # may rows leave person by person, or only sums?
-validation = true            # may results of validation people leave, without names?
-give_scores = false          # may everybody's scores leave where the server asks?
+modes = ["paper", "local"]   # privacy modes of runs that this site joins
+most_epsilon = 8.0           # epsilon per person over all local and sums runs
+delta = 1e-6                 # delta of this epsilon, and the largest of any run
+relation = "zero-out"        # weakest accepted relation; "replace" is stronger
+region_model = ["paper"]     # modes in which sums of cases and flows may be sent
+least_in_fold = 10           # minimum people, and tested people per fold, in a sum
+least_pseudo = 2             # minimum number of pseudo traces per person
+rows = false                 # may rows per person be sent, or only sums?
+validation = true            # may validation results be sent, without names?
+give_scores = false          # may all scores be sent if the server requests them?
 """
-PROMISES = "promises.jsonl"
-REPLAYED = "it answered this before upon other values"
+BUDGET_FILE = "promises.jsonl"
+REPLAYED = "it released this before for other values"
 """Text sent to the server for a ``ReplayError``."""
 SiteMode = Literal["off", "paper", "sums", "local"]
 _SECRET = "secret"
@@ -119,38 +124,40 @@ class SitePolicy(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
+        one_of(RELATIONS_FOR_EACH_UPLOAD, relation=self.relation)
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
 
-    def require(self, wanted: "RunRequirements") -> None:
+    def require(self, requirements: "RunRequirements") -> None:
         """Raise ``PolicyError`` if a run needs more than the policy allows."""
-        mode = wanted.mode
+        mode = requirements.mode
         if mode not in self.modes:
-            raise PolicyError("modes", f"this site does not take part in mode {mode}")
-        if wanted.rows and not self.rows:
-            raise PolicyError("rows", "this site sends sums only, no rows of people")
-        if wanted.regions and mode not in self.region_model:
-            why = f"no cases, infections and flows leave this site in mode {mode}"
+            raise PolicyError("modes", f"this site does not join runs of mode {mode}")
+        if requirements.rows and not self.rows:
+            raise PolicyError("rows", "this site sends only sums, no rows per person")
+        if requirements.regions and mode not in self.region_model:
+            why = f"this site sends no cases, infections or flows in mode {mode}"
             raise PolicyError("region_model", why)
-        if (copies := wanted.pseudo_copies) is not None and copies < self.least_pseudo:
-            why = f"pseudo_copies={copies}, this site wants {self.least_pseudo}"
+        if (
+            copies := requirements.pseudo_copies
+        ) is not None and copies < self.least_pseudo:
+            why = f"pseudo_copies={copies}, this site requires {self.least_pseudo}"
             raise PolicyError("least_pseudo", why)
-        if wanted.delta is None:
+        if requirements.delta is None:
             return
-        if wanted.delta > self.delta:
-            why = f"delta={wanted.delta:g}, at most {self.delta:g} here"
+        if requirements.delta > self.delta:
+            why = f"delta={requirements.delta:g}, this site allows {self.delta:g}"
             raise PolicyError("delta", why)
-        if (self.relation, wanted.relation) == ("replace", "zero-out"):
-            why = "relation='zero-out', this site wants 'replace'"
+        if (self.relation, requirements.relation) == ("replace", "zero-out"):
+            why = "relation='zero-out', this site requires 'replace'"
             raise PolicyError("relation", why)
 
-    def require_crowd(self, crowds: Mapping[str, int]) -> None:
+    def require_group_sizes(self, groups: Mapping[str, int]) -> None:
         """Raise ``PolicyError`` if any noiseless sum covers too few people."""
         least = self.least_in_fold
-        for who, count in crowds.items():
+        for who, count in groups.items():
             if count < least:
-                why = f"{count} {who}, sums leave of {least} or more"
+                why = f"{count} {who}, a sum needs {least} or more"
                 raise PolicyError("least_in_fold", why)
 
 
@@ -193,10 +200,10 @@ class SiteFiles:
         settings = build(SiteSettings, read_toml(path), str(path))
         for name in ("city", "known"):
             if not getattr(settings, name):
-                raise SettingsError(f"{path}: {name} is empty: say where it lies")
+                raise SettingsError(f"{path}: {name} is empty: set its path")
         return settings
 
-    def household(self, settings: SiteSettings) -> SiteData:
+    def load_data(self, settings: SiteSettings) -> SiteData:
         """Load traces and tests of this site; paths may be relative to its folder."""
         traces = Traces.load(self.folder / settings.city)
         known = TestResults.load(self.folder / settings.known)
@@ -228,7 +235,7 @@ def _secret(path: Path) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != _SECRET_BYTES:
-        raise CorruptFileError(f"{path}: holds no secret; put it back")
+        raise CorruptFileError(f"{path}: holds no secret; restore the file")
     return secret
 
 
@@ -258,10 +265,12 @@ def require_run_name(name: str) -> str:
     return name
 
 
-def person_cost(wish: PrivacySettings, releases: Releases) -> float:
+def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
     """Return mu^2 per person of a ``local`` run, for the zero-out relation."""
-    times = releases.person / releases.of(wish.unit)
-    return times * mu_for(wish.epsilon, wish.delta) ** 2 / _LONGER[wish.relation]
+    times = releases.person / releases.of(privacy.unit)
+    return (
+        times * mu_for(privacy.epsilon, privacy.delta) ** 2 / _LONGER[privacy.relation]
+    )
 
 
 def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
@@ -276,7 +285,7 @@ def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
         epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
         if most is not None and epsilon > most * (1 + _ROUNDING):
             raise BudgetExceededError(
-                f"run {run}: with {len(known)} runs before it, the epsilon of a person "
+                f"run {run}: after {len(known)} earlier runs, the epsilon of a person "
                 f"would be {epsilon:.4g}; most_epsilon is {most:g}"
             )
         journal.append([json.dumps([run, squared_mu])])
@@ -288,7 +297,7 @@ def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T
     try:
         listed = [parse(json.loads(line)) for line in journal.read().splitlines()]
     except (ValueError, TypeError, AttributeError, SettingsError):
-        raise CorruptFileError(f"{path}: holds a line not written there") from None
+        raise CorruptFileError(f"{path}: holds an invalid line") from None
     return journal, listed
 
 
@@ -317,7 +326,7 @@ class ReplayLog:
     def __init__(self, path: Path | None = None) -> None:
         self._journal, self._known = None, dict[tuple[int, str], str]()
         if path is not None:
-            self._journal, listed = open_journal(path, _parse_note)
+            self._journal, listed = open_journal(path, _parse_digest)
             self._known = dict(listed)
 
     def __len__(self) -> int:
@@ -338,61 +347,63 @@ class ReplayLog:
         """Raise ``ReplayError`` if another digest of this release is stored."""
         if self._known.get((number, phase), found) != found:
             raise ReplayError(
-                f"round {number}, {phase}: released before on other values"
+                f"round {number}, {phase}: released before for other values"
             )
 
 
 class ReplayGuard:
     """Digests of all requests that lead to each release of one run.
 
-    ``prepared`` is the digest of all requests before the rounds. ``home`` is the digest
-    of the finished rounds and must be stored together with the embeddings.
+    ``prepared`` is the digest of all requests before the rounds. ``rounds_digest`` is
+    that of the finished rounds and must be stored together with the embeddings.
     """
 
-    def __init__(self, noted: ReplayLog, prepared: str) -> None:
-        self.home = ""
-        self._noted, self._prepared = noted, prepared
-        self._settled = self._pass = self._trained = ""
+    def __init__(self, log: ReplayLog, prepared: str) -> None:
+        self.rounds_digest = ""
+        self._log, self._prepared = log, prepared
+        self._counts = self._pass = self._trained = ""
         self._training = False
 
-    def require_notes_of(self, releases: Iterable[Release]) -> None:
+    def require_digests_of(self, releases: Iterable[Release]) -> None:
         """Raise ``CorruptFileError`` if a recorded round has no stored digest."""
         for release in releases:
             channel, number = release.terms.channel, release.terms.round
             phase = {"upload/0": "begin", "scoring/0": "begin scoring"}.get(channel)
-            if phase is not None and (number, phase) not in self._noted:
-                why = f"the notes of round {number} are missing; begin a new run"
+            if phase is not None and (number, phase) not in self._log:
+                why = f"no request digest of round {number}; start a new run"
                 raise CorruptFileError(why)
 
-    def announce(self) -> None:
-        """Record the request for edges and counts, whose answer never changes."""
-        self._noted.require(0, "announce", digest(self._prepared))
+    def presence(self) -> None:
+        """Record the request for presence, whose answer never changes."""
+        self._log.require(0, "presence", digest(self._prepared))
 
-    def settle(self, counts: Floats, shared: Mask) -> None:
+    def counts_received(self, counts: Floats, shared: Mask) -> None:
         """Store the digest of the counts that the next rounds use."""
-        self._settled = digest("settle", arrays={"counts": counts, "shared": shared})
+        self._counts = digest("totals", arrays={"counts": counts, "shared": shared})
 
     def begin(
         self, number: int, parameters: Mapping[str, Tensor], training: bool
     ) -> None:
         """Record the request for the first upload of a pass."""
         phase = "begin" if training else "begin scoring"
-        before = self._prepared, self._settled, self.home
+        before = self._prepared, self._counts, self.rounds_digest
         value = digest(number, phase, before, tensors=parameters)
-        self._noted.require(number, phase, value)
+        self._log.require(number, phase, value)
         self._training, self._pass = training, value
 
     def reply(self, number: int, channel: str, sums: Tensor) -> None:
         """Record a reply, which leads to the next upload or to gradients."""
         value = digest(channel, self._pass, tensors={"sums": sums})
-        self._noted.require(number, f"reply {channel}", value)
+        self._log.require(number, f"reply {channel}", value)
         self._pass = value
         if self._training:
             self._trained = value
 
     def close(self, number: int, scale: float) -> None:
-        """Add the end of a round, which updates the embeddings, to ``home``."""
-        self.home = digest(self.home, self._trained, number, scale.hex())
+        """Add the end of a round, which updates embeddings, to ``rounds_digest``."""
+        self.rounds_digest = digest(
+            self.rounds_digest, self._trained, number, scale.hex()
+        )
 
 
 def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
@@ -400,7 +411,7 @@ def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
     return str(run), float(squared_mu)
 
 
-def _parse_note(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
+def _parse_digest(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
     number, phase, value = line
     if not (isinstance(number, int) and isinstance(phase, str) and len(value) == 64):
         raise ValueError

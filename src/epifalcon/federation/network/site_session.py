@@ -30,7 +30,7 @@ from epifalcon.errors import (
 from epifalcon.federation import messages
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_files import (
-    PROMISES,
+    BUDGET_FILE,
     REPLAYED,
     PolicyError,
     ReplayError,
@@ -51,17 +51,17 @@ from epifalcon.settings import as_plain, build
 from epifalcon.types import Floats, Plain
 
 LEDGER = "ledger.jsonl"
-NOTED = "told.jsonl"
+REQUESTS = "requests.jsonl"
 RISKS = "risks.csv"
 Handler = Callable[[Any, int], Record]
 """Function of a request and the round number that returns the answer."""
 _log = logging.getLogger(__name__)
-_WORDS: dict[type[Exception], str] = {
+_PUBLIC_TEXTS: dict[type[Exception], str] = {
     ReplayError: REPLAYED,
-    BudgetExceededError: "its budget of privacy is spent",
+    BudgetExceededError: "its privacy budget is spent",
     SettingsError: "it does not allow these settings",
-    DataError: "the call does not fit what it holds",
-    WriteError: "it cannot write, or another of its processes is at work on this run",
+    DataError: "the call does not match its data",
+    WriteError: "it cannot write, or another of its processes works on this run",
 }
 _UNREADABLE = "the call cannot be read"
 
@@ -77,13 +77,13 @@ class RunRequest(ABC):
 
     @property
     @abstractmethod
-    def wanted(self) -> RunRequirements:
+    def requirements(self) -> RunRequirements:
         """What the run requires of a site's policy."""
 
     @property
     def mode(self) -> str:
         """The privacy mode."""
-        return self.wanted.mode
+        return self.requirements.mode
 
     @property
     def is_private(self) -> bool:
@@ -117,17 +117,17 @@ class RunRequest(ABC):
         return store.Origin.now(plain, self.seed)
 
 
-OrderT = TypeVar("OrderT", bound=RunRequest)
+RequestT = TypeVar("RequestT", bound=RunRequest)
 
 
-def in_words(error: Exception) -> str:
+def public_error_text(error: Exception) -> str:
     """Return the text sent to the server: the kind of error, and the policy key."""
     if isinstance(error, PolicyError):
         return f"it does not allow these settings: policy.{error.key}"
-    for kind, words in _WORDS.items():
+    for kind, words in _PUBLIC_TEXTS.items():
         if isinstance(error, kind):
             return words
-    return "it failed; its own log says why"
+    return "it failed; see its own log"
 
 
 class CallHandler:
@@ -139,14 +139,14 @@ class CallHandler:
         self.run, self.site = run, site
         self.handlers = handlers or {}
         self.failed: list[tuple[messages.MessageHeader, Exception]] = []
-        """All errors with the heading of their call; never sent."""
+        """All errors with the header of their call; never sent."""
         self.reports_seconds = True
         """Whether answers include the computing time, which depends on the data."""
         self._turn = threading.Lock()
         self._last_call = self._last_answer = b""
         self._newest = 0
 
-    def forget_last(self) -> None:
+    def clear_cache(self) -> None:
         """Clear the cached call, so that a duplicate is executed again."""
         self._last_call = self._last_answer = b""
 
@@ -158,63 +158,63 @@ class CallHandler:
             try:
                 packet = messages.unpack(call)
             except DataError as error:
-                heading = messages.MessageHeader(self.run, self.site, -1, "unreadable")
-                return self._failure(heading, error, _UNREADABLE)
+                header = messages.MessageHeader(self.run, self.site, -1, "unreadable")
+                return self._failure(header, error, _UNREADABLE)
             began = perf_counter()
             try:
                 record = self._handle(packet)
                 seconds = perf_counter() - began if self.reports_seconds else None
-                answer = messages.pack(record.encode(packet.heading, seconds))
+                answer = messages.pack(record.encode(packet.header, seconds))
             except Exception as error:
-                return self._failure(packet.heading, error, in_words(error))
-            self._newest = packet.heading.round
+                return self._failure(packet.header, error, public_error_text(error))
+            self._newest = packet.header.round
             self._last_call, self._last_answer = call, answer
             return answer
 
     def _handle(self, packet: messages.Packet) -> Record:
-        heading = packet.heading
-        heading.require(
-            messages.MessageHeader(self.run, self.site, heading.round, heading.phase)
+        header = packet.header
+        header.require(
+            messages.MessageHeader(self.run, self.site, header.round, header.phase)
         )
-        if heading.round < self._newest:
-            raise DataError(f"round {heading.round} is over")
+        if header.round < self._newest:
+            raise DataError(f"round {header.round} is over")
         by_phase = {request.phase: request for request in self.handlers}
-        for name in (heading.phase, heading.phase.split(" ", 1)[0]):
+        for name in (header.phase, header.phase.split(" ", 1)[0]):
             if name in by_phase:
                 request = by_phase[name]
-                return self.handlers[request](request.decode(packet), heading.round)
-        raise DataError(f"phase {heading.phase!r} is unknown or too early")
+                return self.handlers[request](request.decode(packet), header.round)
+        raise DataError(f"phase {header.phase!r} is unknown or too early")
 
     def _failure(
-        self, heading: messages.MessageHeader, error: Exception, words: str
+        self, header: messages.MessageHeader, error: Exception, words: str
     ) -> bytes:
-        self.failed.append((heading, error))
-        _log.warning("%s: %s", heading.phase[:40], type(error).__name__)
-        return messages.pack(messages.Packet(heading, {}, {messages.ERROR: words}))
+        self.failed.append((header, error))
+        _log.warning("%s: %s", header.phase[:40], type(error).__name__)
+        return messages.pack(messages.Packet(header, {}, {messages.ERROR: words}))
 
 
 @dataclass(frozen=True, eq=False)
-class Admitted(Generic[OrderT]):
+class Admitted(Generic[RequestT]):
     """A run that was accepted by the site, with the site's data."""
 
-    order: OrderT
+    request: RequestT
     site: SiteSettings
-    home: SiteData
-    noted: ReplayLog
+    data: SiteData
+    replay_log: ReplayLog
 
 
-class SiteSession(CallHandler, ABC, Generic[OrderT]):
+class SiteSession(CallHandler, ABC, Generic[RequestT]):
     """Answers all calls of one run at the site with the given files."""
 
-    order_type: ClassVar[type[RunRequest]]
+    request_type: ClassVar[type[RunRequest]]
 
     def __init__(self, files: SiteFiles, run: str, site: str) -> None:
         super().__init__(run, site)
         self.files, self.folder = files, files.run(run)
-        self.heard = ""
+        self.request_digest = ""
         """Digest of all recorded requests so far."""
         self._lock: FileLock | None = None
-        self._forget()
+        self._reset()
 
     @abstractmethod
     def start(self) -> dict[type[Record], Handler]:
@@ -227,23 +227,23 @@ class SiteSession(CallHandler, ABC, Generic[OrderT]):
             self._lock = None
 
     @property
-    def admitted(self) -> Admitted[OrderT]:
+    def admitted(self) -> Admitted[RequestT]:
         """The accepted run."""
         return present(self._admitted, "no hello was accepted")
 
-    def note(self, phase: str, found: str) -> None:
+    def record_request(self, phase: str, found: str) -> None:
         """Store the digest ``found`` of a request; refuse another for this phase."""
-        self.admitted.noted.require(0, phase, found)
-        self.heard = digest(self.heard, phase, found)
+        self.admitted.replay_log.require(0, phase, found)
+        self.request_digest = digest(self.request_digest, phase, found)
 
     def seeds(self) -> RunSeeds:
         """Return random streams; the site's secret keys them except in rehearsals."""
         run = self.admitted
         known = run.site.policy.known_noise
         secret = None if known else self.files.noise_key(self.run)
-        return RunSeeds(run.order.seed, secret)
+        return RunSeeds(run.request.seed, secret)
 
-    def finish(self, risk: Floats, asked: bool, found: str) -> messages.ScoresReply:
+    def finish(self, risk: Floats, requested: bool, found: str) -> messages.ScoresReply:
         """Write the risks of the site's people; send them if requested and allowed.
 
         ``found`` is the digest of what determines the risks. They are sent for one
@@ -252,19 +252,19 @@ class SiteSession(CallHandler, ABC, Generic[OrderT]):
         lines = [f"{person},{p:.6g}\n" for person, p in enumerate(risk.tolist())]
         text = "person,probability\n" + "".join(lines)
         store.replace_text(self.folder / RISKS, text)
-        if not asked:
+        if not requested:
             return messages.ScoresReply()
         run = self.admitted
         if not run.site.policy.give_scores:
-            raise PolicyError("give_scores", "this site keeps its scores")
-        run.noted.require(0, "finish", found)
+            raise PolicyError("give_scores", "this site does not send its scores")
+        run.replay_log.require(0, "finish", found)
         return messages.ScoresReply(risk)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the in-memory state to that before the first call."""
-        self._admitted: Admitted[OrderT] | None = None
-        self.heard = ""
-        self.forget_last()
+        self._admitted: Admitted[RequestT] | None = None
+        self.request_digest = ""
+        self.clear_cache()
         self.start()
         self.handlers = {messages.Hello: self._hello}
 
@@ -273,12 +273,12 @@ class SiteSession(CallHandler, ABC, Generic[OrderT]):
         try:
             admitted, run_digest = self._admit(call)
         except Exception:
-            self._forget()
+            self._reset()
             raise
         self.handlers = {messages.Hello: self._hello, **self.start()}
-        self._admitted, self.heard = admitted, run_digest
-        traces = admitted.home.traces
-        cost = admitted.order.squared_mu(traces.clock)
+        self._admitted, self.request_digest = admitted, run_digest
+        traces = admitted.data.traces
+        cost = admitted.request.squared_mu(traces.clock)
         self.reports_seconds = cost is None
         return messages.SiteFacts(
             traces.people,
@@ -287,33 +287,35 @@ class SiteSession(CallHandler, ABC, Generic[OrderT]):
             traces.clock,
         )
 
-    def _admit(self, call: messages.Hello) -> tuple[Admitted[OrderT], str]:
+    def _admit(self, call: messages.Hello) -> tuple[Admitted[RequestT], str]:
         """Return the run and its digest if it is allowed, affordable and unchanged."""
-        if call.method != self.order_type.method:
-            raise DataError("a run of another method")
+        if call.method != self.request_type.method:
+            raise DataError(
+                f"method {call.method!r}, expected {self.request_type.method!r}"
+            )
         values = {"settings": call.settings, "rules": call.rules, "seed": call.seed}
-        order: Any = build(self.order_type, values, "order")
+        run_request: Any = build(self.request_type, values, "request")
         site = self.files.settings()
         policy = site.policy
-        policy.require(order.wanted)
-        data = self.files.household(site)
+        policy.require(run_request.requirements)
+        data = self.files.load_data(site)
         self._lock = self._lock or FileLock.inside(self.folder)
-        noted = self._notes(stored=order.is_private)
+        replay_log = self._replay_log(stored=run_request.is_private)
         # The data set of a run must not change: its noise would be reused.
-        run_digest = digest(order.identity, digest(arrays=data.arrays))
-        noted.refuse_other(0, "hello", run_digest)
-        if (cost := order.squared_mu(data.traces.clock)) is not None:
-            admit(self.files.folder / PROMISES, self.run, cost, policy)
-        noted.require(0, "hello", run_digest)
-        return Admitted(order, site, data, noted), run_digest
+        run_digest = digest(run_request.identity, digest(arrays=data.arrays))
+        replay_log.refuse_other(0, "hello", run_digest)
+        if (cost := run_request.squared_mu(data.traces.clock)) is not None:
+            admit(self.files.folder / BUDGET_FILE, self.run, cost, policy)
+        replay_log.require(0, "hello", run_digest)
+        return Admitted(run_request, site, data, replay_log), run_digest
 
-    def _notes(self, *, stored: bool) -> ReplayLog:
+    def _replay_log(self, *, stored: bool) -> ReplayLog:
         if self._admitted is not None:
-            return self._admitted.noted
+            return self._admitted.replay_log
         if not stored:
             return ReplayLog()
-        noted = ReplayLog(self.folder / NOTED)
-        if not len(noted) and (self.folder / LEDGER).exists():
-            path = self.folder / NOTED
-            raise CorruptFileError(f"{path}: is missing; begin a new run")
-        return noted
+        replay_log = ReplayLog(self.folder / REQUESTS)
+        if not len(replay_log) and (self.folder / LEDGER).exists():
+            path = self.folder / REQUESTS
+            raise CorruptFileError(f"{path}: is missing; start a new run")
+        return replay_log

@@ -51,7 +51,7 @@ _JOB_PROGRAMS = (
     "nvflare.private.fed.app.client.worker_process",
 )
 _WATCH_SECONDS = 0.3
-_FAREWELL_SECONDS = 4.0
+_DISCONNECT_SECONDS = 4.0
 _log = logging.getLogger(__name__)
 
 
@@ -144,7 +144,7 @@ class CleanStop(FLComponent):
     """Ends the process and its children on SIGTERM or SIGINT.
 
     A server stops its jobs and a site disconnects, so that its server need not wait
-    for a timeout. After ``_FAREWELL_SECONDS`` the process ends in any case.
+    for a timeout. After ``_DISCONNECT_SECONDS`` the process ends in any case.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -155,7 +155,7 @@ class CleanStop(FLComponent):
         def end(number: int, _: FrameType | None) -> None:
             for known in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(known, signal.SIG_IGN)
-            _log.info("asked to stop by %s", signal.Signals(number).name)
+            _log.info("stopping after %s", signal.Signals(number).name)
             # NVFlare's loops block the main thread, so another thread ends it.
             threading.Thread(target=_end, args=(engine,), daemon=True).start()
 
@@ -166,7 +166,7 @@ class CleanStop(FLComponent):
 def _end(engine: Any) -> None:  # noqa: ANN401
     leave = threading.Thread(target=_disconnect, args=(engine,), daemon=True)
     leave.start()
-    leave.join(_FAREWELL_SECONDS)
+    leave.join(_DISCONNECT_SECONDS)
     for child in psutil.Process().children(recursive=True):
         child.kill()
     logging.shutdown()
@@ -180,7 +180,7 @@ def _disconnect(engine: Any) -> None:  # noqa: ANN401
         else:
             engine.client.close()
     except Exception as error:
-        _log.warning("did not take leave properly: %s", type(error).__name__)
+        _log.warning("could not disconnect: %s", type(error).__name__)
 
 
 def end_with(parent: int) -> None:
@@ -199,7 +199,7 @@ def end_with(parent: int) -> None:
 def run_job(parent: int, program: str, arguments: list[str]) -> None:
     """Run one of NVFlare's job programs in this process."""
     if program not in _JOB_PROGRAMS:
-        raise SystemExit(f"{program!r} is no program of a job")
+        raise SystemExit(f"{program!r} is not a job program")
     end_with(parent)
     # NVFlare formats every message as text for a DEBUG log line: this costs 20 ms per
     # MB even if DEBUG is off, and writes data to the log if it is on.

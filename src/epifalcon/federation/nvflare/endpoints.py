@@ -1,6 +1,6 @@
 """Server and site endpoints of a job, built by NVFlare from JSON, and their transport.
 
-The coordinator calls all sites in parallel through a ``Transport``; calls and answers
+The server calls all sites in parallel through a ``Transport``; calls and answers
 are bytes. Error messages may name a region or a person, so they stay on the machine
 where they occur: NVFlare and the other side receive only the type of an error.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from epifalcon.federation.network.site_session import SiteSession
 
 _log = logging.getLogger(__name__)
-GONE = "the site's process is gone"
+GONE = "the site's process has ended"
 _POLL_SECONDS = 0.1
 _REASONS = {
     "timeout": "no answer within {limit:g} s",
     "target_unreachable": GONE,
-    "comm_error": "the connection broke",
+    "comm_error": "the connection failed",
     "service_unavailable": "the site is shutting down",
 }
 
@@ -45,11 +45,11 @@ class ServerEndpoint(FLComponent):
     """Server endpoint of a job: one run over all its sites."""
 
     def __init__(
-        self, method: str, run: str, order: Plain, conduct: Plain, resume: bool
+        self, method: str, run: str, request: Plain, options: Plain, resume: bool
     ) -> None:
         super().__init__()
         self._method, self._run, self._resume = method, run, resume
-        self._order, self._conduct = order, conduct
+        self._request, self._options = request, options
         self._lost: set[str] = set()
         """Sites whose job process has ended, according to the heartbeats."""
 
@@ -71,10 +71,10 @@ class ServerEndpoint(FLComponent):
         except StoppedError:
             _log.info("the job was stopped")
         except Exception as error:
-            _log.error("the coordinator failed: %s", place_of(error))
+            _log.error("the server run failed: %s", place_of(error))
             # NVFlare logs the message, which may reveal data; the type does not.
             kind = type(error).__name__
-            raise RuntimeError(f"the coordinator failed: {kind}") from None
+            raise RuntimeError(f"the server run failed: {kind}") from None
         finally:
             transport.close()
 
@@ -87,11 +87,11 @@ class ServerEndpoint(FLComponent):
         try:
             path = folder / jobs.RUNS / require_run_name(self._run)
             if path.exists() and not self._resume:
-                raise SettingsError(f"{path}: the run exists; go on with it by resume")
+                raise SettingsError(f"{path}: the run exists; resume it with --resume")
             kind = jobs.server_run(self._method)
-            order = build(kind.order_type, self._order, "order")
-            conduct = build(RunOptions, self._conduct, "conduct")
-            kind(transport, path, order, conduct).go()
+            run_request = build(kind.request_type, self._request, "request")
+            options = build(RunOptions, self._options, "options")
+            kind(transport, path, run_request, options).run()
         except EpifalconError as error:
             jobs.write_reason(folder, error)
             raise
@@ -102,7 +102,7 @@ class SiteEndpoint:
 
     def __init__(self, method: str) -> None:
         self._method = method
-        self._unready = "site that was never opened"
+        self._unready = "the site endpoint is not open"
         self._lock = threading.Lock()
         self._name, self._folder = "", Path()
         self._session: SiteSession[Any] | None = None
@@ -116,7 +116,7 @@ class SiteEndpoint:
             self._unready = ""
         except Exception as error:
             self._unready = type(error).__name__
-            _log.error("the site could not get ready: %s", place_of(error))
+            _log.error("the site could not be prepared: %s", place_of(error))
 
     @collab.publish
     def answer(self, call: bytes) -> bytes | str:
@@ -137,14 +137,14 @@ class SiteEndpoint:
 
     def respond(self, call: bytes) -> bytes:
         """Answer a call of the job's run; the first call sets the run's name."""
-        from epifalcon.federation.messages import heading_of
+        from epifalcon.federation.messages import header_of
         from epifalcon.federation.network.site_files import SiteFiles
 
         if not self._name:
-            raise DataError("the site was not opened")
+            raise DataError("the site endpoint is not open")
         with self._lock:
             if self._session is None:
-                kind, run = jobs.site_run(self._method), heading_of(call).run
+                kind, run = jobs.site_run(self._method), header_of(call).run
                 self._session = kind(SiteFiles(self._folder), run, self._name)
         return self._session.answer(call)
 
@@ -161,7 +161,7 @@ class CollabTransport:
         self._proxies = {proxy.name: proxy for proxy in proxies}
         self._lost, self._stopped = lost, stopped
         self._threads = ThreadPoolExecutor(
-            max(1, 2 * len(self._proxies)), thread_name_prefix="ask"
+            max(1, 2 * len(self._proxies)), thread_name_prefix="call"
         )
 
     @property
@@ -169,13 +169,13 @@ class CollabTransport:
         """Names of all sites."""
         return tuple(sorted(self._proxies))
 
-    def ask(
+    def call(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
         """Send each site its own call; return answers and failures by site."""
         self._refuse_stopped()
         if unknown := calls.keys() - self._proxies.keys():
-            raise SettingsError(f"no site is called {min(unknown)!r}")
+            raise SettingsError(f"unknown site {min(unknown)!r}")
         failed = {site: GONE for site in calls if site in self._lost}
         pending = {
             self._threads.submit(

@@ -35,6 +35,7 @@ from epifalcon.federation.nvflare.provisioning import (
     SITE,
     Kit,
     open_kit,
+    require_nvflare,
 )
 from epifalcon.settings import as_plain
 from epifalcon.types import Plain
@@ -104,21 +105,21 @@ class FederatedJob:
 
 def job_of(
     run: str,
-    order: "RunRequest",
-    conduct: "RunOptions",
+    run_request: "RunRequest",
+    options: "RunOptions",
     minimum_sites: int,
     *,
     resume: bool = False,
 ) -> FederatedJob:
     """Return the job of one run."""
     args = {
-        "method": order.method,
+        "method": run_request.method,
         "run": run,
-        "order": as_plain(order),
-        "conduct": as_plain(conduct),
+        "request": as_plain(run_request),
+        "options": as_plain(options),
         "resume": resume,
     }
-    site_args = {"method": order.method}
+    site_args = {"method": run_request.method}
     return FederatedJob(
         name=run, args=args, site_args=site_args, minimum_sites=minimum_sites
     )
@@ -260,18 +261,18 @@ class Admin:
 
     def submit(self, job: FederatedJob) -> str:
         """Submit a job and return its id; it starts once enough sites are connected."""
-        with tempfile.TemporaryDirectory() as scratch, _tried("submit"):
+        with tempfile.TemporaryDirectory() as scratch, _converted_errors("submit"):
             return str(self._session.submit_job(str(write_job(job, Path(scratch)))))
 
     def connected(self) -> tuple[str, ...]:
         """Return the names of the connected sites."""
-        with _tried("list sites"):
+        with _converted_errors("list sites"):
             clients = self._session.get_system_info().client_info
         return tuple(sorted(client.name for client in clients))
 
     def status(self) -> FederationStatus:
         """Return the status of the server, sites and jobs."""
-        with _tried("ask for the status"):
+        with _converted_errors("read the status"):
             info = self._session.get_system_info()
         connected = {client.name for client in info.client_info}
         return FederationStatus(
@@ -283,7 +284,7 @@ class Admin:
 
     def jobs(self) -> tuple[JobStatus, ...]:
         """Return all jobs that the server stores, oldest first."""
-        with _tried("list jobs"):
+        with _converted_errors("list jobs"):
             rows = self._session.list_jobs()
         names = ("job_id", "job_name", "status", "submit_time")
         statuses = [JobStatus(*(str(row.get(name)) for name in names)) for row in rows]
@@ -294,13 +295,13 @@ class Admin:
         return tuple(detailed.get(job.job, job) for job in listed)
 
     def job(self, job: str) -> JobStatus:
-        """Return one job; ``DataError`` if the server knows no such job."""
-        with _tried(f"look at job {job}"):
+        """Return one job; ``DataError`` if the server has no such job."""
+        with _converted_errors(f"read job {job}"):
             return JobStatus.of(job, self._session.get_job_meta(job))
 
     def stop(self, job: str) -> None:
         """Stop a running or waiting job."""
-        with _tried(f"stop job {job}"):
+        with _converted_errors(f"stop job {job}"):
             self._session.abort_job(job)
 
     def wait(self, job: str, limit: float) -> JobStatus:
@@ -330,6 +331,7 @@ def _until(poll: Callable[[], T], is_done: Callable[[T], bool], limit: float) ->
 @contextlib.contextmanager
 def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     """Open a session with the server, using the admin kit in ``folder``."""
+    require_nvflare()
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     kit = open_kit(folder, "admin")
@@ -341,7 +343,7 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     except OSError as error:
         why = error.strerror or error
         raise EpifalconError(f"cannot reach the server at {address}: {why}") from None
-    with _tried(f"reach the server at {address}"), _silence():
+    with _converted_errors(f"reach the server at {address}"), _silence():
         session = new_secure_session(
             kit.deployment.admin, str(kit.folder), timeout=limit
         )
@@ -353,7 +355,7 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
 
 
 @contextlib.contextmanager
-def _tried(what: str) -> Iterator[None]:
+def _converted_errors(what: str) -> Iterator[None]:
     """Convert NVFlare's errors to ``EpifalconError``, naming the failed action."""
     from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
@@ -362,7 +364,7 @@ def _tried(what: str) -> Iterator[None]:
     except EpifalconError:
         raise
     except JobNotFound:
-        raise DataError(f"cannot {what}: the server knows no such job") from None
+        raise DataError(f"cannot {what}: the server has no such job") from None
     except NoConnection:
         raise EpifalconError(f"cannot {what}: no connection") from None
     except Exception as error:

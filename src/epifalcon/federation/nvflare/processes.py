@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from epifalcon.errors import EpifalconError
-from epifalcon.federation.nvflare.provisioning import HERE, STATE, Kit, open_kit
+from epifalcon.federation.nvflare.provisioning import (
+    HERE,
+    STATE,
+    Kit,
+    open_kit,
+    require_nvflare,
+)
 
 _PARENT = "EPIFALCON_PARENT"
 _STOP_SECONDS = 8.0
@@ -19,6 +25,7 @@ _STOP_SECONDS = 8.0
 
 def run_in_foreground(folder: Path) -> None:
     """Replace this process by the server or site of a kit; does not return."""
+    require_nvflare()
     kit = open_kit(folder, "server", "site")
     os.execve(sys.executable, _command(kit), _environment(kit))
 
@@ -46,14 +53,14 @@ class ChildProcess:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send SIGTERM without waiting for the process to end."""
         if self.running:
             self.process.send_signal(signal.SIGTERM)
 
     def stop(self, limit: float = _STOP_SECONDS) -> None:
         """Stop the process and its jobs; kill it after ``limit`` seconds."""
-        self.ask_to_stop()
+        self.request_stop()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(limit)
         self.kill()
@@ -71,33 +78,35 @@ def running(
     site_extra: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, ChildProcess]]:
     """Start the server and the sites of provisioned kits; stop them at the end."""
-    parties: dict[str, ChildProcess] = {}
+    processes: dict[str, ChildProcess] = {}
     try:
         for name, folder in folders.items():
             if name != "admin":
                 own = {} if name == "server" else site_extra
-                parties[name] = ChildProcess(folder, {**(extra or {}), **(own or {})})
-        yield parties
+                processes[name] = ChildProcess(folder, {**(extra or {}), **(own or {})})
+        yield processes
     finally:
         # Stop all sites first, so that they disconnect while the server still runs.
-        sites = [party for party in parties.values() if party.kit.kind == "site"]
-        for party in sites:
-            party.ask_to_stop()
-        for party in [*sites, *parties.values()]:
-            party.stop()
+        sites = [
+            process for process in processes.values() if process.kit.kind == "site"
+        ]
+        for process in sites:
+            process.request_stop()
+        for process in [*sites, *processes.values()]:
+            process.stop()
 
 
-def wait_for_port(party: ChildProcess, limit: float) -> None:
+def wait_for_port(process: ChildProcess, limit: float) -> None:
     """Wait until the server listens, or raise an error that names its log file."""
-    address = (party.kit.deployment.host, party.kit.deployment.admin_port)
+    address = (process.kit.deployment.host, process.kit.deployment.admin_port)
     end = time.monotonic() + limit
     while time.monotonic() < end:
-        if not party.running:
-            raise EpifalconError(f"the server ended at once; see {party.log}")
+        if not process.running:
+            raise EpifalconError(f"the server ended during start-up; see {process.log}")
         with contextlib.suppress(OSError), socket.create_connection(address, 1.0):
             return
         time.sleep(0.1)
-    raise EpifalconError(f"the server did not listen within {limit:g} s: {party.log}")
+    raise EpifalconError(f"the server did not listen within {limit:g} s: {process.log}")
 
 
 def free_ports(count: int) -> list[int]:

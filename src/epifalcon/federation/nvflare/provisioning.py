@@ -22,7 +22,7 @@ from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
 HERE = "epifalcon.federation.nvflare"
-COORDINATOR, SITE = f"{HERE}.endpoints.CoordinatorEnd", f"{HERE}.endpoints.SiteEnd"
+COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteEndpoint"
 CONTROLLER = f"{HERE}.components.Controller"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
@@ -159,6 +159,11 @@ def provision(
     return {target: out / target for target in names.values()}
 
 
+def require_nvflare() -> None:
+    """Raise unless NVFlare is installed."""
+    checks.extra_module("nvflare", "federation", "a federation")
+
+
 def open_kit(folder: Path, *kinds: Kind) -> Kit:
     """Return the kit in ``folder``; raise ``DataError`` if it is not of ``kinds``."""
     folder = Path(os.path.realpath(folder))
@@ -184,6 +189,7 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
 
 def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
     """Create NVFlare's kits, one folder per participant; return their parent."""
+    require_nvflare()
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.static_file import StaticFileBuilder
@@ -205,14 +211,14 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
         CertBuilder(),
     ]
     work.mkdir()
-    notes, logger = io.StringIO(), logging.Logger(__name__, logging.ERROR)
-    logger.addHandler(logging.StreamHandler(notes))
+    output, logger = io.StringIO(), logging.Logger(__name__, logging.ERROR)
+    logger.addHandler(logging.StreamHandler(output))
     # NVFlare prints a traceback in addition to the error that it logs.
     with contextlib.redirect_stderr(io.StringIO()):
         context = Provisioner(str(work), builders).provision(project, logger=logger)
     made = context.get("current_prod_dir")
     if not made:
-        raise EpifalconError(f"NVFlare could not write the kits: {notes.getvalue()}")
+        raise EpifalconError(f"NVFlare could not write the kits: {output.getvalue()}")
     return Path(made)
 
 

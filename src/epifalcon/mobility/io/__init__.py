@@ -1,4 +1,4 @@
-"""Import visits: CSV, Parquet and NumPy files become traces."""
+"""Import visits: convert CSV, Parquet and NumPy files to traces."""
 
 from epifalcon.mobility.io.columns import RefusedRow, RowCount
 from epifalcon.mobility.io.settings import ImportSettings, ReadSettings

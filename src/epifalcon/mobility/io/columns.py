@@ -1,8 +1,8 @@
 """Parse ids, numbers and times from columns; reject rows, counted by reason.
 
 Times are microseconds since 1970 in UTC. As in Python's ``zoneinfo``, a wall-clock
-time that occurs twice is the first of the two, and one that never occurs is moved
-forward by the length of the gap.
+time that occurs twice is taken as the first of the two, and one that does not exist is
+moved forward by the length of the gap.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,16 +52,16 @@ class RefusedRow:
 
     @property
     def found(self) -> str:
-        """What was found and what was expected."""
+        """Return what was found and what was expected."""
         return f"found {self.value}, expected {self.expected}"
 
 
 @dataclass(frozen=True)
 class RowCount:
-    """How many rows were read, kept, and rejected for which reason."""
+    """Number of rows read, accepted, and rejected by reason."""
 
     read: int
-    kept: int
+    accepted: int
     refused: Mapping[str, int]
     examples: tuple[RefusedRow, ...]
 
@@ -69,8 +69,8 @@ class RowCount:
         """Return plain values for JSON."""
         return {
             "rows_read": self.read,
-            "rows_kept": self.kept,
-            "rows_refused": self.read - self.kept,
+            "rows_kept": self.accepted,
+            "rows_refused": self.read - self.accepted,
             "refused": dict(self.refused),
             "examples": [vars(example) for example in self.examples],
         }
@@ -81,19 +81,19 @@ class Rule(NamedTuple):
 
     reason: str
     column: str
-    """Our name of the column that is to blame."""
+    """Our name of the column with the invalid value."""
     expected: str
     bad: pl.Expr
     """True for the rows to reject; null counts as False."""
     shown: Callable[[Mapping[str, Any]], str] | None = None
-    """Formats the value found; the column's own value unless given."""
+    """Formats the value found; by default the column's own value."""
 
 
 class RowFilter:
     """Applies rules to the rows of one file, batch by batch.
 
     ``ignored`` are reasons that count neither for ``strict`` nor for the largest
-    share of rejected rows, because the user asked to leave such rows out.
+    share of rejected rows, because the user excluded such rows.
     """
 
     def __init__(
@@ -180,16 +180,16 @@ class RowFilter:
         found = RowCount(self._read, self._read - refused, counts, tuple(examples))
         if self._read == 0:
             raise DataError(f"{self.path}: holds no rows")
-        if found.kept == 0:
+        if found.accepted == 0:
             raise DataError(
                 f"{self.path}: all {refused} rows were refused: {_summary(found)}"
             )
         ignored = sum(self._refused.get(reason, 0) for reason in self._ignored)
-        wrong, judged = refused - ignored, self._read - ignored
+        wrong, considered = refused - ignored, self._read - ignored
         share = self._settings.max_refused_share
-        if wrong > share * judged:
+        if wrong > share * considered:
             raise DataError(
-                f"{self.path}: {wrong} of {judged} rows were refused, more "
+                f"{self.path}: {wrong} of {considered} rows were refused, more "
                 f"than max_refused_share={share:g} allows: {_summary(found)}"
             )
         return found
@@ -215,7 +215,7 @@ def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """Add ``{name}_text``, the ids exactly as in the file, and drop rows without one.
 
     Whole numbers stored as floats lose their ".0". Rejects ids that are empty,
-    are not UTF-8, or run over a line end (a quote was left open).
+    are not UTF-8, or contain a line end (an open quote).
     """
     kind = _require_type(rows, frame, name, "text or numbers")
     text = pl.col(name).cast(pl.String)
@@ -261,7 +261,7 @@ def keep_times(
     """Add ``{name}_utc``, ``_local``, ``_twice``, ``_never``; drop unreadable times.
 
     The first two are microseconds since 1970, in UTC and on the wall clock of
-    ``zone``; the others mark wall-clock times that occur twice or never.
+    ``zone``; the others mark wall-clock times that occur twice or do not exist.
     """
     kind = _require_type(rows, frame, name, "times", times=True)
     value, zoned = _micros(frame[name], unit)
@@ -271,7 +271,7 @@ def keep_times(
     if kind == pl.String:
         empty |= pl.col(name).str.strip_chars() == ""
     value_of = pl.col(f"{name}_value")
-    # A day on either side, so that no offset leads out of the range.
+    # One day of margin on each side, so that no offset leaves the range.
     outside = ~value_of.is_between(DAY, _END - DAY)
     late = "a time between 1970 and 2100"
     frame = rows.keep(
@@ -338,7 +338,7 @@ def _require_type(
 
 
 def _micros(column: pl.Series, unit: EpochUnit) -> tuple[pl.Series, pl.Series]:
-    """Microseconds as floats, null if unreadable; and which rows have a zone."""
+    """Return microseconds as floats, null if unreadable, and a mask of zoned rows."""
     kind = column.dtype
     zoned = pl.Series([True]).new_from_index(0, len(column))
     if isinstance(kind, pl.Datetime):
@@ -367,7 +367,7 @@ def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
     if unit == "auto":
         scale = pl.when(size < 1e11).then(1e6).when(size < 1e14).then(1e3)
         scale = scale.when(size < 1e17).then(1.0).otherwise(1e-3)
-        # Whole numbers like 20200301 are dates far more often than seconds of 1970.
+        # Whole numbers like 20200301 are more likely dates than seconds of 1970.
         month, day = value // 100 % 100, value % 100
         like_a_date = (
             value.is_between(19_000_101, 21_001_231)

@@ -1,10 +1,9 @@
 """Assign rows to regions: given ids, a metric grid, H3 cells, polygons, towers.
 
-While a file is read, each row's region is a key; at the end the keys that were seen
-become region ids.
+While a file is read, each row's region is a key; at the end the keys that occurred
+are numbered as region ids.
 """
 
-import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,7 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.checks import extra_module
+from epifalcon.errors import DataError
 from epifalcon.mobility.io.columns import (
     RowCount,
     RowFilter,
@@ -49,14 +49,14 @@ _NOWHERE = pl.col("region").is_null()
 
 @dataclass(frozen=True, eq=False)
 class RegionIndex:
-    """The regions in their final order, and the id of each key asked for."""
+    """The regions in their final order, and the id of each requested key."""
 
     regions: Regions
     ids: NDArray[np.int64]
 
 
 class RegionRule(ABC):
-    """One way to make regions."""
+    """Rule that assigns rows to regions."""
 
     nowhere: Rule | None = None
     """Rejects rows whose key is null."""
@@ -67,7 +67,7 @@ class RegionRule(ABC):
 
     @abstractmethod
     def number(self, keys: pl.Series) -> RegionIndex:
-        """Number the regions of the sorted, distinct ``keys`` that were seen."""
+        """Number the regions of the sorted, distinct ``keys``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class LocationTable:
 
 
 def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
-    """Find the position of each text among ``names``; null where it is not there."""
+    """Find the position of each text among ``names``; null if absent."""
     table = pl.DataFrame({"name": names}).with_row_index("at")
     wanted = pl.DataFrame({"name": text})
     found = wanted.join(table, on="name", how="left", maintain_order="left")
@@ -130,7 +130,7 @@ def read_places(settings: ImportSettings) -> LocationTable | None:
 
 
 class GivenRegions(RegionRule):
-    """Regions are the places that the data names, in the order of their names."""
+    """Regions named in the data, in the order of their names."""
 
     def __init__(
         self, places: LocationTable | None, kind: RegionKind, keep_unvisited: bool
@@ -160,10 +160,10 @@ class GivenRegions(RegionRule):
 
 
 class GridRegions(RegionRule):
-    """Cells of about ``cell_km`` by ``cell_km``, the same wherever the data lies.
+    """Cells of about ``cell_km`` by ``cell_km``, independent of the data.
 
-    The earth is cut into rows of equal height, and each row into the whole number
-    of equal cells that comes nearest to square. Ids run from south to north, then
+    The earth is divided into rows of equal height, and each row into the number of
+    equal cells that makes them closest to square. Ids run from south to north, then
     west to east.
     """
 
@@ -205,8 +205,8 @@ class H3Regions(RegionRule):
 
     def __init__(self, resolution: int) -> None:
         self._resolution = resolution
-        self._h3 = _extra("h3ronpy.vector", "regions='h3'")
-        self._shapely = _extra("shapely", "regions='h3'")
+        self._h3 = _geo_module("h3ronpy.vector", "regions='h3'")
+        self._shapely = _geo_module("shapely", "regions='h3'")
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         cells = self._h3.coordinates_to_cells(
@@ -228,10 +228,10 @@ class H3Regions(RegionRule):
 
 
 class PolygonRegions(RegionRule):
-    """Areas of a GeoJSON file; where they overlap, the first in the file counts."""
+    """Areas of a GeoJSON file; where they overlap, the first in the file is used."""
 
     def __init__(self, path: Path, name_from: str | None, keep_unvisited: bool) -> None:
-        self._shapely = _extra("shapely", "regions='polygons'")
+        self._shapely = _geo_module("shapely", "regions='polygons'")
         areas = _read_areas(path, name_from, self._shapely)
         self._names, self._shapes = list(areas), np.array(list(areas.values()))
         self._tree = self._shapely.STRtree(self._shapes)
@@ -259,7 +259,7 @@ class PolygonRegions(RegionRule):
 
 
 class TowerRegions(RegionRule):
-    """Each point belongs to the nearest tower; towers on one spot count as one."""
+    """Each point belongs to the nearest tower; towers at one location are merged."""
 
     def __init__(
         self, towers: LocationTable, max_km: float, keep_unvisited: bool
@@ -292,7 +292,7 @@ def make_regions(
     lonlat: Floats | None,
     outlines: list[Floats] | None = None,
 ) -> Regions:
-    """Make regions of names, centres (degrees) and corners (degrees)."""
+    """Create regions from names, centres (degrees) and corners (degrees)."""
     listed = tuple(names.to_list())
     if lonlat is None:
         return Regions(kind, np.full((len(listed), 2), np.nan), names=listed)
@@ -316,14 +316,8 @@ def _points(frame: pl.DataFrame) -> Floats:
     return frame.select("lon_value", "lat_value").to_numpy()
 
 
-def _extra(module: str, purpose: str) -> Any:  # noqa: ANN401
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise SettingsError(
-            f"{purpose} needs {module.partition('.')[0]}: "
-            "install it with pip install 'epifalcon[geo]'"
-        ) from None
+def _geo_module(module: str, purpose: str) -> Any:  # noqa: ANN401
+    return extra_module(module, "geo", purpose)
 
 
 def _outline(shape: Any) -> Floats:  # noqa: ANN401
@@ -333,7 +327,7 @@ def _outline(shape: Any) -> Floats:  # noqa: ANN401
 
 
 def _read_areas(path: Path, name_from: str | None, shapely: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Read the shapes of a GeoJSON file by their names."""
+    """Read the shapes of a GeoJSON file, by name."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:
@@ -352,7 +346,7 @@ def _read_areas(path: Path, name_from: str | None, shapely: Any) -> dict[str, An
         name = _feature_name(feature, name_from, where) or str(number)
         if name in areas:
             raise DataError(
-                f"{where}: called {name!r} like feature {list(areas).index(name) + 1}; "
+                f"{where}: {name!r} names feature {list(areas).index(name) + 1} too; "
                 "choose another property with polygon_name"
             )
         areas[name] = _shape(feature.get("geometry"), where, shapely)

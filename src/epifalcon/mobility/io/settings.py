@@ -1,4 +1,4 @@
-"""Settings of the import of own data."""
+"""Settings of the import of visits and tests."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,11 +20,11 @@ class ReadSettings(Checked):
     columns: tuple[str, ...] = ()
     """Renamed columns, each as ``ours=theirs``, e.g. ``person=user_id``."""
     delimiter: str = "auto"
-    """What stands between the fields of a CSV file; ``auto`` looks at the header."""
+    """Delimiter of a CSV file; ``auto`` detects it from the header."""
     epoch_unit: EpochUnit = "auto"
-    """Unit of times given as numbers; ``auto`` goes by their size."""
+    """Unit of times given as numbers; ``auto`` detects it from their size."""
     max_refused_share: Share = 0.5
-    """A larger share of refused rows is an error."""
+    """Maximum share of refused rows; more is an error."""
     strict: bool = False
     """Whether any refused row is an error."""
 
@@ -45,12 +45,12 @@ class ReadSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSettings(Checked):
-    """How visits become traces; see docs/reference-data.md for each entry."""
+    """How visits are converted to traces; see docs/reference-data.md."""
 
     kind: Kind
     read: ReadSettings = field(default_factory=ReadSettings)
     regions: RegionRule = "auto"
-    """What a region is; ``auto``: given ids where there are any, else the grid."""
+    """What a region is; ``auto``: given ids if any, else the grid."""
     cell_km: Annotated[float, partial(at_least, 0.001)] = 1.0
     """Side of a cell of the grid."""
     h3_resolution: Annotated[int, partial(within, 0, 15)] = 8
@@ -64,7 +64,7 @@ class ImportSettings(Checked):
     max_tower_km: NonNegative = 0.0
     """A point farther than this from every tower is refused; 0: no limit."""
     keep_unvisited: bool = False
-    """Whether places of a table or polygons nobody visited become regions too."""
+    """Whether unvisited places of a table or polygons become regions."""
     slot_hours: float = 2.0
     start: str | None = None
     """First local day; by default the first in the data."""
@@ -73,7 +73,7 @@ class ImportSettings(Checked):
     timezone: str = "UTC"
     """The city's time zone: that of times without an offset, and of the slots."""
     fill_gap_hours: NonNegative = 0.0
-    """A gap up to this long between two observations is spent where it began."""
+    """Gaps up to this long between two observations get the region before the gap."""
     matrix_slot_hours: float = 0.5
     """Length of a column of the matrix."""
 
@@ -85,8 +85,8 @@ class ImportSettings(Checked):
         column = Clock(self.matrix_slot_hours, 1).slot_minutes if matrix else 1
         if matrix and rule not in ("auto", "given"):
             raise SettingsError(
-                f"regions={rule!r} makes no sense for a matrix, which holds region "
-                "ids: leave it out or say 'given'"
+                f"regions={rule!r} cannot be used with a matrix, which holds region "
+                "ids: omit it or choose 'given'"
             )
         if slot % column:
             raise SettingsError(
@@ -95,7 +95,7 @@ class ImportSettings(Checked):
             )
         if pings and rule == "given":
             raise SettingsError(
-                "regions='given' makes no sense for pings, which name no place: "
+                "regions='given' cannot be used with pings, which name no place: "
                 "choose grid, h3, polygons or towers"
             )
         if rule == "polygons" and self.polygons is None:
@@ -108,9 +108,9 @@ class ImportSettings(Checked):
             raise SettingsError("regions='towers' needs places=FILE (tower, lat, lon)")
         if pings and rule != "towers" and self.places is not None:
             raise SettingsError(
-                f"places={self.places!r} is of no use for pings unless regions='towers'"
+                f"places={self.places!r} has no effect on pings unless regions='towers'"
             )
 
     def clock(self, days: int, start: str | None = None) -> Clock:
-        """Make the clock of ``days`` days from ``start``, by default the settings'."""
+        """Return a clock of ``days`` days from ``start``, by default the settings'."""
         return Clock(self.slot_hours, days, start or self.start, self.timezone)

@@ -1,9 +1,9 @@
 """Read tables from disk batch by batch: CSV (also gzipped) and Parquet.
 
-A broken row of a CSV file costs only itself, and every row has its line number.
-Polars splits lines without quotes; a line with quotes goes through Python's ``csv``
-and may continue on the next lines. A quote that is never closed, or that closes into
-a row of the wrong width, spoils its own line only.
+A broken row of a CSV file affects no other row, and every row has its line number.
+Polars splits lines without quotes; lines with quotes are parsed by Python's ``csv``
+and may continue on the next lines. A quote that is never closed, or that results in
+a row of the wrong width, invalidates its own line only.
 """
 
 import contextlib
@@ -75,12 +75,12 @@ class InputTable(Protocol):
 
 
 def open_table(path: Path, delimiter: str = "auto") -> InputTable:
-    """Open the table in ``path``; the ending of the file decides on its format."""
+    """Open the table in ``path``; the file extension determines the format."""
     with readable(path):
         if not path.exists():
             raise DataError(f"{path}: no such file")
         if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is no ordinary file"
+            what = "is a folder" if path.is_dir() else "is not a regular file"
             raise DataError(f"{path}: {what}, expected a file")
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty")
@@ -95,18 +95,18 @@ def open_table(path: Path, delimiter: str = "auto") -> InputTable:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn whatever a reader raises on a bad file into ``DataError``."""
+    """Convert any exception of a reader to ``DataError``."""
     try:
         yield
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the compressed data is broken: {error}") from None
-    # A panic of polars is no Exception, and means a file that it cannot parse.
+    # A panic of polars is not an Exception; the file cannot be parsed.
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = getattr(error, "strerror", None) or str(error).strip() or repr(error)
         first = reason.splitlines()[0][:200]
         raise DataError(f"{path}: cannot be read: {first}") from None
     except (MemoryError, OverflowError) as error:
-        raise DataError(f"{path}: sizes in it make no sense: {error}") from None
+        raise DataError(f"{path}: contains invalid sizes: {error}") from None
 
 
 class CsvTable:
@@ -135,7 +135,7 @@ class CsvTable:
         self.names = tuple(names)
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
-        """Yield the columns as text; blank lines are left out."""
+        """Yield the columns as text; blank lines are skipped."""
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
         total = self.path.stat().st_size
         with (
@@ -154,7 +154,7 @@ class CsvTable:
                         f"{self.path}: a line after row {line} is longer than "
                         f"{LONGEST_LINE >> 20} MB, expected CSV"
                     )
-                # What is no UTF-8 becomes U+FFFD, by which the row is rejected later.
+                # Invalid UTF-8 becomes U+FFFD; such rows are rejected later.
                 text = data[:end].decode("utf-8", "replace")
                 lines = pl.Series([text.removesuffix("\n")]).str.split("\n").explode()
                 lines = lines.str.strip_suffix("\r") if text else lines.clear()
@@ -170,7 +170,7 @@ class CsvTable:
     def _rows(
         self, lines: pl.Series, at: Mapping[str, int], last: bool
     ) -> tuple[pl.DataFrame, int]:
-        """Split lines into rows; also return how many lines could be used."""
+        """Split lines into rows; also return the number of lines used."""
         width = len(self.names)
         records, inside, used = self._quoted_rows(lines, last)
         plain = pl.DataFrame({"text": lines[:used]}).with_row_index("row")
@@ -289,7 +289,7 @@ def count_rows(path: Path) -> int:
 
 
 def renamed(entries: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Parse ``("person=user_id", ...)``; unknown names of ours are refused."""
+    """Parse ``("person=user_id", ...)``; raise for unknown names of ours."""
     chosen: dict[str, str] = {}
     for entry in entries:
         ours, _, theirs = (part.strip() for part in entry.partition("="))
@@ -304,8 +304,8 @@ def renamed(entries: Sequence[str], known: Sequence[str]) -> dict[str, str]:
 def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str | None:
     """Find the column of the file that holds ``ours``, or None if there is none.
 
-    A column chosen by name must exist. Otherwise the column of our own name is
-    taken, or else the one column that has a usual name for it, in any case.
+    A column chosen by name must exist. Otherwise the column with our own name is
+    used, or else the only column with a common synonym, ignoring case.
     """
     names = table.names
     if ours in chosen and chosen[ours] not in names:
@@ -322,7 +322,7 @@ def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str 
         both = " and ".join(repr(name) for name in found)
         raise DataError(
             f"{table.path}: columns {both} could each be {ours!r}: "
-            f"say which with columns, e.g. {ours}={found[0]}"
+            f"choose one with columns, e.g. {ours}={found[0]}"
         )
     return found[0] if found else None
 

@@ -1,4 +1,4 @@
-"""Import visits: pings, stays, check-ins, cell events and matrices become traces.
+"""Import visits: convert pings, stays, check-ins, cell events and matrices to traces.
 
 Also reads visits of a known city (person, day, hour, region), where days are numbers
 from 1 or dates.
@@ -56,7 +56,7 @@ from epifalcon.types import UNKNOWN, RegionIds
 MAX_CELLS = 2_000_000_000
 MAX_RECORDS = 180_000_000
 MAX_SPAN_DAYS = 366
-OUTSIDE_DAYS = "outside the days asked for"
+OUTSIDE_DAYS = "outside the selected days"
 _MAX_PIECES = 4_000_000
 _MERGE_ROWS = 4_000_000
 _CHUNK_CELLS = 4_000_000
@@ -75,21 +75,21 @@ _COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """Traces made from a file, and the account of its rows."""
+    """Traces imported from a file, and counts of its rows."""
 
     traces: Traces
     rows: RowCount
     places: RowCount | None = None
-    """Rows of the table of places, where there was one."""
+    """Row counts of the table of places, if given."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Which column of the file was taken for which of ours."""
-    times_twice: int = 0
-    """Kept rows whose wall-clock time occurs twice (clocks put back)."""
-    times_never: int = 0
-    """Kept rows whose wall-clock time never occurs (clocks put forward)."""
+    """Column of the file for each of our column names."""
+    ambiguous_times: int = 0
+    """Accepted rows whose wall-clock time occurs twice (clocks set back)."""
+    nonexistent_times: int = 0
+    """Accepted rows whose wall-clock time does not exist (clocks set forward)."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the account for JSON: rows, people, regions, slots, share observed."""
+        """Return the counts for JSON: rows, people, regions, slots, share observed."""
         traces = self.traces
         return {
             **self.rows.as_plain(),
@@ -102,8 +102,8 @@ class Imported:
             "slot_hours": traces.clock.slot_hours,
             "timezone": traces.clock.timezone,
             "columns": dict(self.columns),
-            "times_twice": self.times_twice,
-            "times_never": self.times_never,
+            "times_twice": self.ambiguous_times,
+            "times_never": self.nonexistent_times,
             "places": self.places.as_plain() if self.places else None,
         }
 
@@ -111,19 +111,19 @@ class Imported:
 def import_visits(
     path: Path, settings: ImportSettings, progress: Progress = silent
 ) -> Imported:
-    """Make traces from the file ``path`` of the kind that the settings name.
+    """Import traces from the file ``path`` of the kind given in the settings.
 
     Bad rows are rejected and counted by reason; other problems raise ``DataError``.
     People and regions are numbered in the order of their names. Each (person, slot)
-    gets the region of most time (stays) or most rows (all other kinds), of equal ones
-    the region seen first in that slot.
+    gets the region of most time (stays) or most rows (all other kinds); ties
+    go to the region seen first in that slot.
     """
     if settings.kind == "matrix":
         return read_matrix(path, settings, progress)
     table = open_table(path, settings.read.delimiter)
     places = read_places(settings)
     wanted = _wanted(table, settings, places)
-    # Rows outside days that the user asked for do not count against the file.
+    # Rows outside the days that the user selected are not errors.
     ignored = () if settings.start is None else (OUTSIDE_DAYS,)
     if settings.days is not None and settings.start is None:
         reading = _Reading(table, settings, wanted, places, ignored)
@@ -169,7 +169,7 @@ class _Reading:
         self._seen: list[pl.DataFrame] = []
 
     def run(self, progress: Progress) -> pl.DataFrame:
-        """Read every row; raise ``DataError`` if none is kept.
+        """Read every row; raise ``DataError`` if none is accepted.
 
         Returns one row per person, slot (from 1970, on the wall clock) and region
         key, with the number of rows or microseconds (``weight``) and the earliest
@@ -190,13 +190,13 @@ class _Reading:
         return self._seen[0]
 
     def _merge(self) -> None:
-        """Add up what was seen, so that memory does not grow with repeated rows."""
+        """Aggregate rows, so that memory does not grow with repeated rows."""
         groups = pl.concat(self._seen).lazy().group_by("person", "slot", "region")
         total = groups.agg(pl.sum("weight"), pl.min("first"))
         self._seen = [total.collect(engine="streaming")]
         if len(self._seen[0]) > MAX_RECORDS:
             raise DataError(
-                f"{self._table.path}: more than {MAX_RECORDS:,} different (person, "
+                f"{self._table.path}: more than {MAX_RECORDS:,} distinct (person, "
                 "slot, region): choose fewer days (start, days) or longer slots "
                 "(slot_hours)"
             )
@@ -278,9 +278,9 @@ class _Reading:
     def _cut(
         self, frame: pl.DataFrame, low: int, high: int
     ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-        """Cut stays at the wall clock's slots; also drop those outside the days.
+        """Split stays at the slots of the wall clock; drop those outside the days.
 
-        Time is true time, also over a change of the clocks. A stay of no length is
+        Durations are true time, also when clocks change. A stay of length 0 is
         one piece of weight 0. Several parts bound the memory of long stays.
         """
         if frame.is_empty():
@@ -366,7 +366,7 @@ def fill_gaps(by_slot: RegionIds, longest: int) -> None:
 
 
 def _gap_slots(settings: ImportSettings) -> int:
-    # A little slack: 0.3 / 0.1 is slightly less than 3.
+    # A tolerance for rounding: 0.3 / 0.1 is slightly less than 3.
     return int(settings.fill_gap_hours / settings.slot_hours + 1e-9)
 
 
@@ -443,9 +443,9 @@ def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
         low, high = np.quantile(slots, [0.01, 0.99]).astype(int) // per_day
         raise DataError(
             f"{path}: the times run over {days} days, from {start} to "
-            f"{_day(last * per_day, one)}, more than {MAX_SPAN_DAYS}; most lie in "
-            f"{high - low + 1} days from {_day(low * per_day, one)}: say which days "
-            "to take with start and days"
+            f"{_day(last * per_day, one)}, more than {MAX_SPAN_DAYS}; most are in "
+            f"{high - low + 1} days from {_day(low * per_day, one)}: select the days "
+            "with start and days"
         )
     return settings.clock(days, start)
 
@@ -456,7 +456,7 @@ def read_day_visits(
     """Read the traces in a CSV or Parquet file, on ``clock`` and in ``regions``.
 
     ``first_day`` is the number of the clock's first day. Each (person, slot) gets
-    the region of most rows, the first of equal ones. A bad row raises ``DataError``.
+    the region of most rows; ties go to the first. A bad row raises ``DataError``.
     """
     table = open_table(path)
     columns = ("person", "day", "hour", "region")
@@ -503,7 +503,7 @@ def keep_slots(
         frame = keep_numbers(rows, frame, "hour", _HOURS)
         hour = pl.col("hour_value")
         wrong = (hour < 0) | (hour >= _HOURS)
-        late = Rule("no hour of a day", "hour", "0 to less than 24", wrong)
+        late = Rule("not an hour of a day", "hour", "0 to less than 24", wrong)
         frame = rows.keep(frame, late)
         slot += (hour * 60 / clock.slot_minutes).floor().cast(pl.Int64)
     return frame.with_columns(slot=slot)
@@ -512,21 +512,21 @@ def keep_slots(
 def read_matrix(
     path: Path, settings: ImportSettings, progress: Progress = silent
 ) -> Imported:
-    """Make traces from a matrix (people, columns of ``matrix_slot_hours`` each).
+    """Import traces from a matrix (people, columns of ``matrix_slot_hours`` each).
 
     Whole numbers are region ids; negative ones and NaN are "not observed"; a row with
-    anything else is rejected. A slot of several columns gets its most frequent id, of
-    equals the first. People and regions are named by their numbers.
+    anything else is rejected. A slot of several columns gets its most frequent id;
+    ties go to the first. People and regions are named by their numbers.
     """
     matrix = _open_matrix(path)
     clock, width = _matrix_clock(path, matrix, settings)
     _require_room(path, len(matrix), clock)
     matrix = matrix[:, : clock.slots * width]
     rows = RowFilter(path, {}, settings.read)
-    kept, ids = np.zeros(len(matrix), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    accepted, ids = np.zeros(len(matrix), dtype=np.bool_), np.empty(0, dtype=np.int64)
     for first, part in _chunks(matrix):
-        kept[first : first + len(part)] = _good_rows(rows, first, part)
-        found = _region_ids(part[kept[first : first + len(part)]])
+        accepted[first : first + len(part)] = _good_rows(rows, first, part)
+        found = _region_ids(part[accepted[first : first + len(part)]])
         ids = np.union1d(ids, np.unique(found))
         progress("reading matrix", first + len(part), len(matrix))
     count = rows.finish()
@@ -547,16 +547,16 @@ def read_matrix(
     numbered = given.number(keys.gather(order))
     final = np.empty(len(ids), dtype=np.int32)
     final[order] = numbered.ids
-    by_slot = np.empty((clock.slots, np.count_nonzero(kept)), dtype=np.int32)
+    by_slot = np.empty((clock.slots, np.count_nonzero(accepted)), dtype=np.int32)
     done = 0
     for first, part in _chunks(matrix):
-        found = _region_ids(part[kept[first : first + len(part)]])
+        found = _region_ids(part[accepted[first : first + len(part)]])
         known = found >= 0
         at = np.searchsorted(ids, np.where(known, found, ids[0]))
         local = np.where(known, final[at], np.int32(UNKNOWN))
         by_slot[:, done : done + len(local)] = _most_frequent(local, width).T
         done += len(local)
-    people = tuple(str(row) for row in np.flatnonzero(kept).tolist())
+    people = tuple(str(row) for row in np.flatnonzero(accepted).tolist())
     fill_gaps(by_slot, _gap_slots(settings))
     traces = Traces(by_slot, clock, numbered.regions, people)
     return Imported(traces, count, places.rows if places else None)
@@ -569,9 +569,9 @@ def _open_matrix(path: Path) -> NDArray[Any]:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise DataError(f"{path}: expected a NumPy array file (.npy)")
     try:
-        # Memory-mapped, so that a header that promises terabytes allocates nothing.
+        # Memory-mapped, so that a header that declares terabytes allocates nothing.
         matrix = np.load(path, mmap_mode="r", allow_pickle=False)
-    # A broken header can raise nearly anything.
+    # A broken header can raise almost any exception.
     except Exception as error:
         raise DataError(f"{path}: not a readable .npy array: {error}") from None
     if not isinstance(matrix, np.ndarray):
@@ -599,7 +599,7 @@ def _matrix_clock(
         )
     if settings.days is not None and settings.days > days:
         raise DataError(
-            f"{path}: holds {days} days, fewer than days={settings.days} asked for"
+            f"{path}: holds {days} days, fewer than the requested days={settings.days}"
         )
     clock = settings.clock(settings.days or days)
     return clock, clock.slot_minutes // column.slot_minutes
@@ -643,7 +643,7 @@ def _region_ids(part: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _most_frequent(part: RegionIds, width: int) -> RegionIds:
-    """Find the most frequent id in each ``width`` columns; the first of equals."""
+    """Find the most frequent id in each ``width`` columns; ties: the first."""
     entry = part.reshape(len(part), -1, width)
     times = np.zeros(entry.shape, dtype=np.int32)
     for column in range(width):

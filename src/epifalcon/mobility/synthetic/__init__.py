@@ -1,4 +1,4 @@
-"""The synthetic city: land, destinations, people's days, gaps."""
+"""The synthetic city: land use, destinations, daily schedules, unobserved slots."""
 
 from epifalcon.mobility.synthetic.city import CitySettings, build_city
 

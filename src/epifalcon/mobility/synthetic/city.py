@@ -1,10 +1,11 @@
 """A synthetic city: its settings, its land, and everybody's traces.
 
 Replaces the mobility data of the paper's experiments (section "Data"), which is not
-public. Areas are cells of a bent honeycomb, so that they tile the plane; points of
+public. Areas are cells of a distorted honeycomb, so that they tile the plane; points of
 interest lie in blocks along towns. Both follow one settlement field: a main centre and
-smaller towns, each falling off exponentially. Homes and attraction are lognormal around
-that field (sigma 1.58 was measured for attraction in the paper's released data).
+smaller towns, each falling off exponentially. The number of homes and the attraction of
+a region are lognormal around that field (sigma 1.58 was measured for attraction in the
+paper's released data).
 """
 
 import math
@@ -47,8 +48,8 @@ Spread = Annotated[float, partial(within, 0, 5)]
 StayHours = Annotated[float, partial(within, 0.25, 24)]
 BLOCK_PEOPLE = 256
 
-# Chance per hour of leaving home for an outing, by hour of the day: nearly none at
-# night, a first peak before noon and a second one after work, later on days off.
+# Probability per hour of leaving home for an outing, by hour of the day: low at
+# night, a peak before noon and another after work, later on days off.
 _LEAVING = np.array(
     [
         [.01, .01, .005, .005, .01, .03, .1, .2, .25, .28, .28, .24,
@@ -62,7 +63,7 @@ _KERNEL = ("exponent", "scale_km", "cutoff_km")
 _TOWN_REACH = 0.18
 _MAIN_REACH = 0.3
 _EDGE_NOISE = 0.35
-_BEND = 0.22
+_DISTORTION = 0.22
 _BLOCK_REGIONS = 10
 _BLOCK_KM = 0.08
 _RESIDENTIAL_VISITS = 0.1
@@ -84,20 +85,20 @@ class CitySettings(Checked):
     days: Number = 14
     slot_hours: float = 2.0
     start: str | None = None
-    """ISO date of day 0, which sets its weekday; a Monday when not given."""
+    """ISO date of day 0, which sets its weekday; by default a Monday."""
 
     region_radius_km: Positive = 0.79
-    """Radius of a disc as large as one region's land."""
+    """Radius of a disc with the area of one region."""
     built_share: Annotated[Share, positive] = 0.45
-    """Share of the city's round extent that its regions cover."""
+    """Share of the circular extent of the city covered by regions."""
     towns: CountOrZero = 24
     """Settlements around the main centre."""
     home_sigma: Spread = 0.95
-    """Spread (of the logarithm) of the number of homes per region."""
+    """Standard deviation of the log number of homes per region."""
     attraction_sigma: Spread = 1.9
-    """Spread (of the logarithm) of how much a region draws workers and visitors."""
+    """Standard deviation of the log attraction of a region for workers and visitors."""
     home_share: Share = 1.0
-    """Share of the regions in which people live at all."""
+    """Share of the regions in which people live."""
 
     commuter_share: Share = 0.66
     """Share of people with a fixed place of work or study outside their home."""
@@ -112,14 +113,14 @@ class CitySettings(Checked):
     """The same for a first visit to a new place."""
     exploration: Share = 0.6
     exploration_decay: NonNegative = 0.21
-    """With S places known, the next one is new with chance exploration *
+    """With S known places, the next one is new with probability exploration *
     S^-exploration_decay."""
     outings: NonNegative = 1.2
-    """How often people go out, as a multiple of the built-in hourly rates."""
+    """Factor on the built-in hourly rates of outings."""
     outing_sigma: Spread = 0.4
-    """Spread (of the logarithm) of that between people."""
+    """Standard deviation of the log factor between people."""
     chain_share: Share = 0.4
-    """Chance that a stop of an outing is followed by another one."""
+    """Probability that a stop of an outing is followed by another one."""
     stay_exponent: Annotated[float, partial(within, math.nextafter(1, 2), 10)] = 2.0
     stay_min_hours: StayHours = 0.5
     stay_max_hours: StayHours = 12.0
@@ -127,18 +128,18 @@ class CitySettings(Checked):
     traveller_share: Share = 0.2
     """Share of people who make excursions."""
     excursion_share: Share = 0.25
-    """Chance that they spend a day off far away; half of that on other days."""
+    """Probability that they spend a day off far away; half of that on other days."""
     excursion_cutoff_km: Positive = 60.0
-    """A goal at d km is chosen with weight exp(-d/cutoff) times its attraction."""
+    """A destination at d km has the weight exp(-d/cutoff) times its attraction."""
     overnight_share: Share = 0.25
-    """Chance that an excursion lasts over night."""
+    """Probability that an excursion lasts overnight."""
 
     observed_share: Share = 1.0
     """Mean share of slots in which a person is observed; the rest is -1."""
     observed_sigma: Spread = 1.0
-    """Spread (of the log odds) of that share between people."""
+    """Standard deviation of the log odds of that share between people."""
     gap_hours: Positive = 6.0
-    """Hours over which being observed or not stays alike."""
+    """Mean duration in hours for which being observed or not persists."""
     fill_gaps: bool = False
     """Replace each unobserved slot by the last observed region, and the slots before
     the first observation by the first, as in the authors' Larger data set. The
@@ -166,7 +167,7 @@ class CitySettings(Checked):
 
 @dataclass(frozen=True, eq=False)
 class CityLayout:
-    """The regions and, for each, its weight as home, workplace and goal."""
+    """The regions and, for each, its weight as home, workplace and destination."""
 
     regions: Regions
     home: Floats
@@ -194,7 +195,7 @@ class TownField:
 
 
 def lay_out(settings: CitySettings, rng: np.random.Generator) -> CityLayout:
-    """Place the regions of the city and weigh them."""
+    """Place the regions of the city and compute their weights."""
     extent_km = settings.region_radius_km * math.sqrt(
         settings.regions / settings.built_share
     )
@@ -223,7 +224,7 @@ def _towns(count: int, extent_km: float, rng: np.random.Generator) -> TownField:
 def _honeycomb(
     settings: CitySettings, extent_km: float, field: TownField, rng: np.random.Generator
 ) -> Regions:
-    """Choose the most settled cells of a honeycomb with bent corners."""
+    """Choose the most densely settled cells of a honeycomb with shifted corners."""
     pitch = settings.region_radius_km * math.sqrt(2 * math.pi / math.sqrt(3))
     rings = math.ceil(extent_km / pitch * 1.2) + 1
     row, column = np.divmod(np.arange((2 * rings + 1) ** 2), 2 * rings + 1)
@@ -233,7 +234,7 @@ def _honeycomb(
     score[np.hypot(*centre.T) > max(extent_km, pitch)] -= 100
     taken = np.argsort(-score, kind="stable")[: settings.regions]
     taken = taken[_nearby_order(centre[taken], 4 * pitch)]
-    corners = _bent_corners(centre[taken], pitch, rng)
+    corners = _distorted_corners(centre[taken], pitch, rng)
     return Regions(
         kind="area",
         centre_km=corners.mean(axis=1),
@@ -242,17 +243,19 @@ def _honeycomb(
     )
 
 
-def _bent_corners(centre: Floats, pitch: float, rng: np.random.Generator) -> Floats:
-    """Compute corners (regions, 6, 2); cells bend a shared corner the same way."""
+def _distorted_corners(
+    centre: Floats, pitch: float, rng: np.random.Generator
+) -> Floats:
+    """Compute corners (regions, 6, 2); cells shift a shared corner equally."""
     angle = np.radians(30 + 60 * np.arange(6))
     around = np.column_stack([np.cos(angle), np.sin(angle)]) * pitch / math.sqrt(3)
     corners = centre[:, None, :] + around
-    # Corners lie on a lattice of half a pitch by half a side: whole numbers name them.
+    # Corners lie on a lattice of half a pitch by half a side, so integers index them.
     grid = np.array([pitch / 2, pitch / (2 * math.sqrt(3))])
     key = np.rint(corners / grid).astype(np.int64).reshape(-1, 2)
     named, label = np.unique(key, axis=0, return_inverse=True)
-    bend = rng.uniform(-_BEND, _BEND, (len(named), 2)) * pitch
-    return np.asarray(corners + bend[label.reshape(-1)].reshape(corners.shape))
+    shift = rng.uniform(-_DISTORTION, _DISTORTION, (len(named), 2)) * pitch
+    return np.asarray(corners + shift[label.reshape(-1)].reshape(corners.shape))
 
 
 def _blocks(
@@ -310,10 +313,10 @@ def _weigh(
 
 
 def _skewed(count: int, rng: np.random.Generator) -> Floats:
-    """Draw exponential numbers below 6: the logarithms of a bounded Pareto law.
+    """Draw exponential numbers below 6: logarithms of a bounded Pareto distribution.
 
-    Unlike a lognormal law of equal spread it leaves few regions empty while
-    the largest hold many people, as in the released data.
+    Unlike a lognormal distribution of equal variance it leaves few regions empty
+    while the largest hold many people, as in the released data.
     """
     return np.asarray(-np.log1p(rng.random(count) * np.expm1(-_LARGEST)))
 
@@ -324,8 +327,8 @@ def build_city(
     """Build the city that ``settings`` describe: its regions and everybody's traces.
 
     Equal settings and state of ``rng`` give the same city on any number of threads.
-    A city of more days or people begins with those of the smaller one, and another
-    slot length shows the same lives at another resolution.
+    A city with more days or people begins with those of the smaller one, and another
+    slot length gives the same stays at another resolution.
     """
     progress("city", 0, settings.people)
     seed = np.uint64(rng.integers(2**63))
@@ -347,7 +350,7 @@ def build_city(
 
 
 def make_world(layout: CityLayout, settings: CitySettings) -> World:
-    """Prepare what all people share."""
+    """Prepare the inputs that all people share."""
     kernels = [
         Kernel(*(float(getattr(settings, f"{name}_{part}")) for part in _KERNEL))
         for name in ("commute", "visit")

@@ -1,9 +1,9 @@
-"""Where a person goes: region j from region i with chance ~ attraction_j * f(d_ij).
+"""Gravity model of destinations: P(j | i) is proportional to attraction_j * f(d_ij).
 
 The distance kernel is f(d) = (1 + d/scale)^-exponent exp(-d/cutoff). The draw is exact
-without a table of all pairs. The nearest regions have a table of their own. For the
+without a table of all pairs. The nearest regions have a table. For the
 rest a coarse cell is drawn with the kernel's upper bound between the cells' boxes, a
-region within it by attraction, and the pair is accepted with chance f(d) / bound.
+region within it by attraction, and the pair is accepted with probability f(d) / bound.
 Memory is regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
 """
 
@@ -70,7 +70,7 @@ def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
     north = max(0.0, box[there, 2] - box[here, 3], box[here, 2] - box[there, 3])
     nearest = max(math.sqrt(east * east + north * north), box[here, 4])
-    # All regions are near ones: an exponent of 0 would make 0 * inf of it.
+    # All regions are near ones; with an exponent of 0 this would be 0 * inf.
     return math.inf if nearest == math.inf else decay(kernel, nearest)
 
 
@@ -113,8 +113,8 @@ def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
         found = search(to.cumulative[purpose], first, end, target)
         region = int(to.members[found])
         far = distance(to, here, region)
-        kept = math.exp(_bound(kernel, to.box, row, cell) - decay(kernel, far))
-        if uniform(state) < kept and far >= to.radius[here]:
+        acceptance = math.exp(_bound(kernel, to.box, row, cell) - decay(kernel, far))
+        if uniform(state) < acceptance and far >= to.radius[here]:
             return region
     return here
 
@@ -171,7 +171,7 @@ def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
 
 @njit()
 def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
-    """Running sums along each row of attraction times kernel."""
+    """Compute running sums along each row of attraction times kernel."""
     running = np.zeros_like(near_km)
     for row in range(near_km.shape[0]):
         total = 0.0
@@ -215,7 +215,7 @@ def _boxes(
 
 @njit()
 def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Running sums within each cell, and each cell's total."""
+    """Compute running sums within each cell, and each cell's total."""
     cumulative = np.empty_like(weight)
     total = np.zeros(starts.size - 1)
     for cell in range(total.size):

@@ -1,7 +1,7 @@
 """Simulate a person's days: home, work, outings, excursions, minute by minute.
 
-A day is a list of stays with ends in whole minutes, whatever the slot length; each
-slot is then given the region in which most of it was spent. New places follow
+A day is a list of stays with ends in whole minutes, independent of the slot length;
+each slot then gets the region in which most of it was spent. New places follow
 exploration and preferential return (Song et al., "Modelling the scaling properties
 of human mobility", Nature Physics 2010).
 """
@@ -25,7 +25,7 @@ _NO_REGION = -1
 # The purposes in World.destinations.
 _WORK, _VISIT, _EXCURSION = cast(list[int], np.arange(3))
 _NEW_TRIALS = 8
-# What Memory.size holds.
+# Entries of Memory.size.
 _KNOWN, _STAYS, _CARRY_PLACE, _CARRY_MINUTES, _MOVES, _CHOICES = 0, 1, 2, 3, 4, 5
 # Assumed history before the first day: 5 moves, 2 of them with a choice.
 _MOVES_BEFORE, _CHOICES_BEFORE = 5, 2
@@ -52,10 +52,10 @@ class Behaviour(NamedTuple):
 
 
 class World(NamedTuple):
-    """What all people share.
+    """Data that all people share.
 
     ``home`` (regions,) is the running sum of home weights; ``rate`` (2, 24) the
-    chance per minute of leaving home by hour on a workday and a day off.
+    probability per minute of leaving home by hour on a workday and a day off.
     """
 
     home: Floats
@@ -68,7 +68,7 @@ class Coverage(NamedTuple):
     """Which slots are observed: gaps come in bursts and differ between people.
 
     A person's log odds of being observed are normal(``centre``, ``sigma``);
-    ``renewal`` is the chance per slot that being observed is drawn again;
+    ``renewal`` is the probability per slot that being observed is drawn again;
     ``filled`` replaces gaps by the last observed region.
     """
 
@@ -80,7 +80,7 @@ class Coverage(NamedTuple):
 
 
 class Person(NamedTuple):
-    """Lasting traits; ``work`` is -1 for people who do not commute."""
+    """Constant traits of a person; ``work`` is -1 for people who do not commute."""
 
     home: int
     work: int
@@ -95,7 +95,7 @@ class Memory(NamedTuple):
 
     ``known`` and ``visits`` (places,) are the places and how often each was
     chosen; ``stay_end`` and ``stay_place`` (stays,) the day so far; ``size``
-    holds the lengths in use and what lasts beyond midnight.
+    holds the lengths in use and what continues after midnight.
     """
 
     state: State
@@ -107,7 +107,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, days: int) -> "Memory":
-        """Allocate what a person needs for ``days``."""
+        """Allocate the arrays of a person for ``days``."""
         places, stays = 16 + 8 * days, DAY // _SHORTEST + 8
         return cls(
             np.zeros(1, np.uint64),
@@ -165,7 +165,7 @@ def _simulate_people(
 def _sample_person(
     world: World, memory: Memory, seed: np.uint64, number: int
 ) -> Person:
-    """Draw a person's lasting traits and reset the memory."""
+    """Draw a person's constant traits and reset the memory."""
     start(memory.state, seed, number)
     state, behaviour = memory.state, world.behaviour
     last = world.home.size
@@ -224,7 +224,7 @@ def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> Non
 
 @inner
 def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
-    """Work from ``begin``, perhaps with a break elsewhere; return its end."""
+    """Work from ``begin``, possibly with a break elsewhere; return its end."""
     state = memory.state
     end = begin + int(max(120.0, person.work_minutes + 40.0 * normal(state)))
     if uniform(state) < 0.2:
@@ -240,7 +240,7 @@ def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
 def _after_work(
     world: World, memory: Memory, person: Person, clock: int, off: int
 ) -> None:
-    """Perhaps stop on the way home, then spend free time."""
+    """Possibly stop on the way home, then spend free time."""
     if uniform(memory.state) < min(0.9, 0.4 * person.activity):
         clock = _outing(world, memory, person, person.work, clock, DAY)
     if clock < DAY:
@@ -249,7 +249,7 @@ def _after_work(
 
 @inner
 def _excursion(world: World, memory: Memory, person: Person, clock: int) -> None:
-    """Spend a day far away, perhaps with the night that follows."""
+    """Spend a day far away, possibly with the following night."""
     state = memory.state
     leave = max(clock + _REST, int(480.0 + 180.0 * uniform(state)))
     _until(memory, person.home, leave)
@@ -301,7 +301,7 @@ def _next_departure(
 def _outing(
     world: World, memory: Memory, person: Person, here: int, clock: int, limit: int
 ) -> int:
-    """Make stops from ``here`` on; return the minute of being home again."""
+    """Make stops from ``here`` on; return the minute of arrival at home."""
     state, behaviour = memory.state, world.behaviour
     while True:
         here = _choose(world, memory, person, here)
@@ -328,8 +328,8 @@ def _stay_minutes(behaviour: Behaviour, state: State) -> float:
 def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
     """Choose the next stop: a new place near ``here``, or a known one.
 
-    Exploration counts per move of any kind. Moves back home and to work are
-    returns already, so a move with a choice is new more often.
+    Exploration counts per move of any kind. Moves home and to work are
+    returns, so a move with a choice is new more often.
     """
     state, behaviour, known = memory.state, world.behaviour, memory.size[_KNOWN]
     new = behaviour.exploration * known**-behaviour.exploration_decay
@@ -393,7 +393,7 @@ def _remember(memory: Memory, place: int) -> None:
 
 @inner
 def _until(memory: Memory, place: int, minute: int) -> None:
-    """Stay at ``place`` up to ``minute``; carry over what is beyond midnight."""
+    """Stay at ``place`` up to ``minute``; carry over the part after midnight."""
     if minute > DAY:
         memory.size[_CARRY_PLACE] = place
         memory.size[_CARRY_MINUTES] = minute - DAY
@@ -419,7 +419,7 @@ def _stay(memory: Memory, place: int, minute: int) -> None:
 
 @inner
 def _record_day(memory: Memory, slot_minutes: int, slots: RegionIds) -> None:
-    """Write the region of most minutes, of equals the first, into each of ``slots``."""
+    """Write the region of most minutes (ties: the first) into each of ``slots``."""
     stay = 0
     for slot in range(slots.size):
         begin, end = slot * slot_minutes, (slot + 1) * slot_minutes

@@ -15,7 +15,7 @@ from epifalcon.studies.study import (
     Scale,
     Study,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -39,7 +39,7 @@ SWEEPS: Mapping[Scale, Mapping[str, tuple[int, ...]]] = {
 }
 """Number of sweeps of Falcon Field at epsilon 8; one sweep at other epsilons."""
 UNITS = ("person", "day", "visit")
-_PROMISE = 8
+_EPSILON = 8
 _CLEAR = "nothing private"
 
 
@@ -56,22 +56,22 @@ def _falcon(scale: Scale) -> Iterator[Cell]:
         yield _private(scale, label, "falcon", title, (*PAPER, *both), {})
     for unit, epsilons in BUDGETS[scale].items():
         for epsilon in epsilons:
-            words = (
+            overrides = (
                 "privacy.mode=local",
                 f"privacy.unit={unit}",
                 f"privacy.epsilon={epsilon}",
             )
             label = f"local, epsilon {epsilon} for a {unit}"
             facts = {"unit": unit}
-            yield _private(scale, label, "falcon", "Falcon, local", words, facts)
+            yield _private(scale, label, "falcon", "Falcon, local", overrides, facts)
 
 
 def _field(scale: Scale) -> Iterator[Cell]:
     """Yield cells of Falcon Field by mode, unit, epsilon and number of sweeps."""
-    promises = product(("sums", "local"), UNITS, FIELD_EPSILONS[scale])
-    for mode, unit, epsilon in promises:
-        for sweeps in SWEEPS[scale][unit] if epsilon == _PROMISE else (1,):
-            words = (
+    guarantees = product(("sums", "local"), UNITS, FIELD_EPSILONS[scale])
+    for mode, unit, epsilon in guarantees:
+        for sweeps in SWEEPS[scale][unit] if epsilon == _EPSILON else (1,):
+            overrides = (
                 f"field_privacy.mode={mode}",
                 f"field_privacy.epsilon={epsilon}",
                 f"field_privacy.unit={unit}",
@@ -80,7 +80,9 @@ def _field(scale: Scale) -> Iterator[Cell]:
             label = f"field, {mode}, epsilon {epsilon} for a {unit}, "
             label += formats.plural(sweeps, "sweep")
             facts = {"unit": unit, "sweeps": sweeps, "promised": epsilon}
-            yield _private(scale, label, FIELD, f"Falcon Field, {mode}", words, facts)
+            yield _private(
+                scale, label, FIELD, f"Falcon Field, {mode}", overrides, facts
+            )
 
 
 def _private(
@@ -88,11 +90,11 @@ def _private(
     label: str,
     method: str,
     title: str,
-    words: Sequence[str],
+    overrides: Sequence[str],
     facts: Plain,
 ) -> Cell:
     return replace(
-        SARS[scale].also(words),
+        SARS[scale].also(overrides),
         label=label,
         methods=(method,),
         facts=facts,
@@ -114,31 +116,31 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         ]
         panels.append(
             Panel(
-                title=f"For a {unit}",
-                xlabel=f"true epsilon of a {unit}",
+                title=f"Per {unit}",
+                xlabel=f"true epsilon per {unit}",
                 ylabel="AUC",
                 series=points(mine, ("figures", f"epsilon_{unit}"), ("metrics", "auc")),
                 log_x=True,
             )
         )
-    promised = [row for row in rows if row["facts"].get("promised") == _PROMISE]
+    promised = [row for row in rows if row["facts"].get("promised") == _EPSILON]
     swept = [row for row in promised if row["facts"]["unit"] == "person"]
     series = points(swept, ("facts", "sweeps"), ("metrics", "auc"))
     if any(len(line) > 1 for line in series.values()):
         panels.append(
             Panel(
-                title=f"By exchanges, epsilon {_PROMISE} for a person",
+                title=f"By exchanges, epsilon {_EPSILON} per person",
                 xlabel="exchanges",
                 ylabel="AUC",
                 series=series,
             )
         )
-    return drawn(
+    return named_plot(
         "frontier",
         study_plots.lines(panels),
-        "AUC on hidden people against the true epsilon of what was noised, for a "
-        "person, a day and a visit, and of Falcon Field by the number of exchanges. "
-        "Methods without a bound are in the table alone.",
+        "AUC on hidden people against the true epsilon of the noised channels per "
+        "person, per day and per visit, and of Falcon Field by the number of "
+        "exchanges. Methods without a bound are only in the table.",
     )
 
 
@@ -146,21 +148,21 @@ STUDY = Study(
     name="frontier",
     cpu_hours={"hamlet": 0.15, "full": 3.24},
     title="Accuracy against true epsilon",
-    what="The paper's noise, exact budgets and Falcon Field, by what they cost.",
+    what="Falcon with the paper's noise and with exact budgets, and Falcon Field.",
     shows="nothing, the study is ours",
     cells=_cells,
     draw=_draw,
     metrics=("auc", "dep", "f1"),
     columns=(
-        *(Column(f"epsilon_{unit}", f"epsilon of a {unit}") for unit in UNITS),
+        *(Column(f"epsilon_{unit}", f"epsilon per {unit}") for unit in UNITS),
         Column("rounds", "rounds", 0),
     ),
     seeds={"hamlet": 2, "full": 3},
     notes=(
         (
-            "Epsilons are of the noised channels alone, at delta 1e-6, where training "
-            "stopped; places claimed among pseudo places have no bound in any mode, "
-            "nor have the places that Falcon Field sends for in mode local"
+            "Epsilons cover only the noised channels, at delta 1e-6, up to the end of "
+            "training; claimed places among pseudo places have no bound in any mode, "
+            "nor have the places of messages of Falcon Field in mode local"
         ),
     ),
 )

@@ -7,7 +7,7 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import SARS
-from epifalcon.studies.study import Cell, Column, Scale, Study, StudyPlot, drawn
+from epifalcon.studies.study import Cell, Column, Scale, Study, StudyPlot, named_plot
 from epifalcon.types import Plain
 
 SIZES: Mapping[Scale, Mapping[int, int]] = {
@@ -24,10 +24,10 @@ _TOWN = 5000
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    made = []
+    cells = []
     for people, regions in SIZES[scale].items():
         town = SARS["hamlet" if people <= _TOWN else "full"]
-        words = (
+        overrides = (
             f"city.people={people}",
             f"city.regions={regions}",
             "outbreak.seed_share=0.02",
@@ -37,12 +37,12 @@ def _cells(scale: Scale) -> list[Cell]:
         methods = tuple(one for one in _METHODS if people <= _MOST.get(one, people))
         # Graph sizes are measured on the runs of a method that runs at every size.
         counted, graphs = ("soft-dct-ratio",), f"{label}, graphs"
-        town = replace(town.also(words), facts=facts)
-        made += [
+        town = replace(town.also(overrides), facts=facts)
+        cells += [
             replace(town, label=graphs, methods=counted, then="sizes"),
             replace(town, label=label, methods=methods),
         ]
-    return made
+    return cells
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
@@ -58,12 +58,12 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         )
         for title, label, part in (
             ("Time", "CPU seconds", ("figures", "cpu_seconds")),
-            ("Memory", "MB at most", ("figures", "peak_rss_mb")),
+            ("Memory", "peak MB", ("figures", "peak_rss_mb")),
             ("Accuracy", "AUC", ("metrics", "auc")),
         )
     ]
     size = Panel(
-        title="What a graph must hold",
+        title="Size of graphs",
         xlabel="people",
         ylabel="entries",
         series={
@@ -71,22 +71,22 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
             for name, key in (
                 ("person and place, by window (hypergraph)", "incidences"),
                 ("pairs of people who met (contact graph)", "contacts"),
-                ("meetings in all", "meetings"),
+                ("all meetings", "meetings"),
             )
             for listed in points(rows, people, ("figures", key)).values()
         },
         log_x=True,
         log_y=True,
     )
-    return drawn(
+    return named_plot(
         "scale",
         study_plots.lines(costs),
         "CPU seconds, memory and AUC by the number of people.",
-    ) | drawn(
+    ) | named_plot(
         "graphs",
         study_plots.lines([size]),
-        "Entries of the hypergraph and of the graph of who met whom, by people: the "
-        "first grow with visits, the second faster.",
+        "Entries of the hypergraph and of the contact graph by the number of people: "
+        "the hypergraph grows with visits, the contact graph faster.",
     )
 
 
@@ -102,16 +102,16 @@ STUDY = Study(
     columns=(
         Column("cpu_seconds", "CPU seconds", 1),
         Column("peak_rss_mb", "peak MB", 0),
-        Column("incidences", "incidences", 0, on_screen=False),
-        Column("contacts", "pairs met", 0, on_screen=False),
-        Column("meetings", "meetings", 0, on_screen=False),
+        Column("incidences", "incidences", 0, in_terminal=False),
+        Column("contacts", "pairs met", 0, in_terminal=False),
+        Column("meetings", "meetings", 0, in_terminal=False),
     ),
     seeds={"hamlet": 1, "full": 1},
     notes=(
         (
-            f"HGNN and Falcon train for {ROUNDS} rounds at most, so that sizes "
-            "compare; 2 % of people start the outbreak"
+            f"HGNN and Falcon train for {ROUNDS} rounds at most, so that sizes are "
+            "comparable; 2 % of people are initially infected"
         ),
-        "Pairs are counted where they can be written down; meetings always are",
+        "Pairs are counted if they fit into memory, meetings always",
     ),
 )

@@ -13,7 +13,7 @@ from epifalcon.studies.study import (
     Scale,
     Study,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -50,22 +50,22 @@ FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    no_region, words = "without region model", (*PAPER, "region.macro_cases=none")
-    made = [
+    no_region, overrides = "without region model", (*PAPER, "region.macro_cases=none")
+    cells = [
         _cell(scale, _HGNN, "hgnn", (), "hgnn"),
-        _cell(scale, no_region, "falcon", words, no_region),
+        _cell(scale, no_region, "falcon", overrides, no_region),
     ]
     for printed, changed in PARTS.items():
         label = _WHOLE if printed == "falcon" else printed
         leaking = (*changed, *EVERYBODYS)
-        made.append(_cell(scale, label, "falcon", changed, printed))
-        made.append(_cell(scale, label + _LEAKING, "falcon", leaking, printed))
-    made += [_cell(scale, label, *one) for label, one in FURTHER.items()]
-    return made
+        cells.append(_cell(scale, label, "falcon", changed, printed))
+        cells.append(_cell(scale, label + _LEAKING, "falcon", leaking, printed))
+    cells += [_cell(scale, label, *one) for label, one in FURTHER.items()]
+    return cells
 
 
 def _cell(
-    scale: Scale, label: str, method: str, words: Sequence[str], printed: str = ""
+    scale: Scale, label: str, method: str, overrides: Sequence[str], printed: str = ""
 ) -> Cell:
     """Return the cell of a variant; ``printed`` is its row in the paper, if any."""
     against = [Reference("hgnn", _HGNN, "hgnn")]
@@ -75,23 +75,23 @@ def _cell(
     elif printed and label not in (_WHOLE, _HGNN):
         against.append(Reference(_WHOLE, _WHOLE, "falcon"))
     return replace(
-        SARS[scale].also(words),
+        SARS[scale].also(overrides),
         label=label,
         methods=(method,),
         group=_PAPERS if printed else _FURTHER,
         titles={method: label},
         against=tuple(against),
-        published={method: ABLATION[printed].figures} if printed else {},
+        published={method: ABLATION[printed].values} if printed else {},
     )
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
-    metrics, title = ("auc", "dep", "f1"), "Falcon with parts taken away"
-    return drawn(
+    metrics, title = ("auc", "dep", "f1"), "Falcon without single components"
+    return named_plot(
         "ablation",
         study_plots.dots(result["rows"], metrics, title),
-        "Mean and 95 % interval of each variant; squares saw everybody's cases, "
-        "hidden people's included; the paper's figure is a hollow diamond.",
+        "Mean and 95 % interval of each variant; squares used the cases of all people, "
+        "including hidden ones; the paper's value is a hollow diamond.",
     )
 
 
@@ -99,21 +99,21 @@ STUDY = Study(
     name="ablation",
     cpu_hours={"hamlet": 0.14, "full": 1.93},
     title="Ablation",
-    what="Falcon without its parts, one by one, with reported and everybody's cases.",
+    what="Falcon without single components, with reported and with all cases.",
     shows="table 7",
     cells=_cells,
     draw=_draw,
     metrics=("dep", "f1", "auc"),
     columns=(
-        Column("epsilon_person", "epsilon of a person"),
+        Column("epsilon_person", "epsilon per person"),
         Column("rounds", "rounds", 0),
     ),
     notes=(
         OTHER_DATA,
         (
-            "Falcon whole has the noise that the paper's epsilon of 1 gives by the "
-            "authors' formula (σ .378); its rows with everybody's cases hold the "
-            "answers in their input"
+            "Falcon whole has the noise of the paper's epsilon of 1 by the authors' "
+            "formula (σ .378); rows with everybody's cases have the labels of hidden "
+            "people in their input"
         ),
     ),
 )

@@ -14,7 +14,7 @@ from epifalcon.studies.study import (
     Scale,
     Study,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -58,10 +58,10 @@ def _cells(scale: Scale) -> list[Cell]:
     """Return cells of tables 7 and 6, the ladder, and references without leaks."""
     town = replace(SARS[scale], preset=f"{SARS[scale].preset}+authors")
 
-    def falcon(label: str, words: Sequence[str]) -> Cell:
+    def falcon(label: str, overrides: Sequence[str]) -> Cell:
         titles = {"falcon": label}
         return replace(
-            town.also(words), label=label, methods=("falcon",), titles=titles
+            town.also(overrides), label=label, methods=("falcon",), titles=titles
         )
 
     against = (Reference(_HGNN, _HGNN, "hgnn"), Reference(_BARE, _BARE))
@@ -71,22 +71,22 @@ def _cells(scale: Scale) -> list[Cell]:
         methods=("hgnn",),
         group=_PARTS,
         titles={"hgnn": _HGNN},
-        published={"hgnn": ABLATION["hgnn"].figures},
+        published={"hgnn": ABLATION["hgnn"].values},
     )
-    made = [hgnn]
-    for title, (printed, words) in PARTS.items():
-        published, cell = {"falcon": ABLATION[printed].figures}, falcon(title, words)
-        made.append(replace(cell, group=_PARTS, against=against, published=published))
-    made += [
+    cells = [hgnn]
+    for title, (printed, overrides) in PARTS.items():
+        published, cell = {"falcon": ABLATION[printed].values}, falcon(title, overrides)
+        cells.append(replace(cell, group=_PARTS, against=against, published=published))
+    cells += [
         replace(cell, titles={"falcon": cell.label})
         for cell in table_6(replace(town, group=_NOISE), _SIGMA_PEOPLE)
     ]
-    words, before = (), tuple[Reference, ...]()
+    overrides, before = (), tuple[Reference, ...]()
     for step, (title, changed) in enumerate(LADDER.items()):
-        words, label = (*words, *changed), f"{step} {title}"
-        made.append(
+        overrides, label = (*overrides, *changed), f"{step} {title}"
+        cells.append(
             replace(
-                falcon(label, (*words, f"view.people={PEOPLE}")),
+                falcon(label, (*overrides, f"view.people={PEOPLE}")),
                 group=_LADDER,
                 facts={"step": step, "changed": " ".join(changed)},
                 against=before,
@@ -96,7 +96,7 @@ def _cells(scale: Scale) -> list[Cell]:
         before = (Reference("the step before", label),)
     label, ours = f"{len(LADDER)} our defaults", SARS[scale]
     last = replace(
-        made[-1],
+        cells[-1],
         label=label,
         preset=ours.preset,
         overrides=(*ours.overrides, *PAPER, f"view.people={PEOPLE}"),
@@ -110,7 +110,7 @@ def _cells(scale: Scale) -> list[Cell]:
         methods=("soft-dct-ratio", "hbp", "oracle"),
         group="The same people without any leak",
     )
-    return [*made, last, references]
+    return [*cells, last, references]
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
@@ -118,16 +118,16 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         return [row for row in result["rows"] if row["group"] == group and row["seeds"]]
 
     title = "Table 7 under the authors' protocol"
-    return drawn(
+    return named_plot(
         "table-7",
         study_plots.dots(rows(_PARTS), ("auc", "f1"), title),
-        "Mean and 95 % interval of each row, beside the paper's figure (hollow "
-        "diamond). The region model saw everybody's cases, and the round was chosen on "
+        "Mean and 95 % interval of each row, and the paper's value (hollow diamond). "
+        "The region model used the cases of all people, and the round was selected on "
         "test people.",
-    ) | drawn(
+    ) | named_plot(
         "ladder",
         study_plots.dots(rows(_LADDER), ("auc",), "Steps to an honest protocol"),
-        "AUC after each step; each keeps the changes before it. The first step is the "
+        "AUC after each step, which includes all earlier steps. The first is the "
         "authors' protocol, the last our defaults.",
     )
 
@@ -136,8 +136,8 @@ STUDY = Study(
     name="authors",
     cpu_hours={"hamlet": 0.09, "full": 1.48},
     title="The authors' protocol",
-    what="Tables 6 and 7 under the protocol of the authors' program, then step by step "
-    "to an honest one.",
+    what="Tables 6 and 7 under the protocol of the authors' program, then stepwise to "
+    "a protocol without leaks.",
     shows="tables 6 and 7",
     cells=_cells,
     draw=_draw,
@@ -145,28 +145,28 @@ STUDY = Study(
     columns=(
         Column(STRONGEST, "strongest attack"),
         Column("norm", "norm attack"),
-        *(Column(name, name, on_screen=False) for name in PLACES if name != "norm"),
+        *(Column(name, name, in_terminal=False) for name in PLACES if name != "norm"),
         EPSILON,
-        Column("rounds", "rounds", 0, on_screen=False),
+        Column("rounds", "rounds", 0, in_terminal=False),
     ),
-    words={
+    glossary={
         STRONGEST: "Share of true places that the best of all attacks on places does "
         "not name.",
         "norm": "Share of true places that the paper's own attack does not name: it "
-        "takes the longest upload of a slot for the true one.",
+        "assumes that the longest upload of a slot is the true one.",
     },
     seeds={"hamlet": 1, "full": 5},
     notes=(
         (
-            "Not an honest protocol: in tables 7 and 6 the region model saw the cases "
-            "of hidden people and the round was chosen on test people, as in the "
-            "program; the people are synthetic, the paper's are not public"
+            "This protocol leaks labels: in tables 7 and 6 the region model used the "
+            "cases of hidden people and the round was selected on test people, as in "
+            "the program; the people are synthetic, the paper's are not public"
         ),
         (
-            f"Attacks are on what a server would record of {PEOPLE} people "
-            f"({_SIGMA_PEOPLE} in table 6) if clients sent rows with the clip and "
+            f"Attacks use what a server would record of {PEOPLE} people "
+            f"({_SIGMA_PEOPLE} in table 6) if clients sent rows with the clipping and "
             "noise of the row"
         ),
-        "no bound: rows are not clipped or their noise does not cover them",
+        "No bound: rows are not clipped or their noise does not cover them",
     ),
 )

@@ -14,7 +14,7 @@ from epifalcon.studies.study import (
     Scale,
     Study,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -22,16 +22,18 @@ PSEUDO = 9
 PEOPLE: Mapping[Scale, int] = {"hamlet": 40, "full": 100}
 """Number of people whose uploads the server records."""
 ATTACKS: Mapping[str, str] = {
-    "norm": "Places: the longest upload of a slot is taken for the true one; the "
+    "norm": "Places: the longest upload of a slot is assumed to be the true one; the "
     "paper's attack.",
     "energy": "Places: the same with squared norms added up over all rounds.",
-    "consistency": "Places: the row that comes back at all true places.",
-    "counts": "Places: how many are at a place, of those who claim it.",
-    "claimants": "Places: how many usually are at a place, of those who claim it.",
-    "moves": "Places: what the population's mobility makes likely; the paper's.",
-    "recurrence": "Places: the place claimed most at this hour of other days.",
-    "moves and recurrence": "Places: both, weighed on a city of the attacker's own.",
-    "moves by sets": "Places: moves, slots with equal claims having equal truths.",
+    "consistency": "Places: the row repeated at all true places.",
+    "counts": "Places: counts at a place, compared with the people claiming it.",
+    "claimants": "Places: usual visits, compared with the people claiming the place.",
+    "moves": "Places: likelihood under the population's mobility; the paper's attack.",
+    "recurrence": "Places: the place claimed most often at this hour of other days.",
+    "moves and recurrence": "Places: both, weighted by a simulated city of the "
+    "attacker.",
+    "moves by sets": "Places: moves, with equal true places in slots with equal "
+    "claims.",
     "everything": "Places: uploads, counts and moves together.",
     "tested from gradients": "People: who was tested, by the gradients they send.",
     "result from gradients": "People: who tested positive, by gradients.",
@@ -39,7 +41,7 @@ ATTACKS: Mapping[str, str] = {
     "result from rows": "People: who tested positive, by how their rows drift.",
 }
 """Description of each attack; its column in the table is its error rate."""
-_DRAWN = (
+_PLOTTED = (
     *("norm", "everything", "consistency", "result from rows"),
     *("moves and recurrence", "moves"),
 )
@@ -56,7 +58,7 @@ def table_6(town: Cell, people: int) -> list[Cell]:
             methods=("falcon",),
             facts={"upload_sigma": sigma},
             against=(Reference("σ 0", "σ 0"),),
-            published={"falcon": row.figures},
+            published={"falcon": row.values},
             then="audit",
         )
         for sigma, row in NOISE.items()
@@ -83,7 +85,7 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         ]
 
     accuracy = {"AUC": line("metrics", "auc"), "AUC, the paper's": printed("auc")}
-    found = {name: listed for name in _DRAWN if (listed := line("figures", name))}
+    found = {name: listed for name in _PLOTTED if (listed := line("figures", name))}
     errors = study_plots.merge_equal(found)
     errors["norm, the paper's"] = printed("norm")
     panels = [
@@ -96,15 +98,15 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         )
         for title, label, series in (
             ("Accuracy", "AUC", accuracy),
-            ("What attacks get wrong", "share of wrong guesses", errors),
+            ("Attack errors", "share of wrong guesses", errors),
         )
     ]
-    return drawn(
+    return named_plot(
         "noise",
         study_plots.lines(panels),
-        "Left: AUC on hidden people by the noise of uploads. Right: the share that "
-        "each attack gets wrong, a blind guess being .9 for places and .5 for results; "
-        "attacks that are wrong equally often are one line. Means, with 95 % intervals "
+        "Left: AUC on hidden people by the noise of uploads. Right: share of wrong "
+        "guesses of each attack; of blind guesses it is .9 for places and .5 for "
+        "results. Attacks with equal errors share a line. Means, with 95 % intervals "
         "over several seeds.",
     )
 
@@ -120,20 +122,22 @@ STUDY = Study(
     metrics=("auc", "f1", "dep"),
     columns=(
         *(
-            Column(name, name, on_screen=name in ("norm", "consistency", "everything"))
+            Column(
+                name, name, in_terminal=name in ("norm", "consistency", "everything")
+            )
             for name in ATTACKS
         ),
-        Column("epsilon_person", "epsilon of a person"),
+        Column("epsilon_person", "epsilon per person"),
         Column("rounds", "rounds", 0),
     ),
-    words=ATTACKS,
+    glossary=ATTACKS,
     seeds={"hamlet": 2, "full": 3},
     notes=(
         OTHER_DATA,
         (
             "Columns of attacks are the share of true places not named, or of pairs of "
             f"people ranked wrongly, for {PEOPLE['full']} people ({PEOPLE['hamlet']} "
-            "in the town), with nine pseudo places to a true one: a blind guess is "
+            "in the town), with nine pseudo places per true place: a blind guess is "
             "wrong in 90 % of places, and in half of the pairs of people"
         ),
     ),

@@ -41,12 +41,10 @@ _OMICRON: Mapping[Scale, tuple[Cell, ...]] = {
 
 def _cells(town: Cell) -> list[Cell]:
     """Return cells of all methods, of Falcon with noise, and of Falcon with leak."""
-    label, figures = f"{town.label}, the paper's noise", dict(town.published)
-    falcon = {"falcon": figures.pop("falcon")} if figures else {}
+    label, values = f"{town.label}, the paper's noise", dict(town.published)
+    falcon = {"falcon": values.pop("falcon")} if values else {}
     against = tuple(Reference(one, town.label, one) for one in ("hgnn", "hbp"))
-    everything = replace(
-        town, methods=all_methods(), published=figures, against=against
-    )
+    everything = replace(town, methods=all_methods(), published=values, against=against)
     noised = replace(
         everything.also(PAPER), label=label, methods=("falcon",), published=falcon
     )
@@ -58,7 +56,7 @@ STUDY = Study(
     name="overall",
     cpu_hours={"hamlet": 0.28, "full": 7.11},
     title="Overall performance",
-    what="Twelve rivals, references, ceilings, Falcon and what is ours, on SARS-CoV-2.",
+    what="All methods on SARS-CoV-2: baselines, references, ceilings, Falcon and ours.",
     shows="table 4 and the figure of precision and recall",
     cells=lambda scale: [cell for one in _SARS[scale] for cell in _cells(one)],
     draw=draw_comparison,
@@ -67,7 +65,7 @@ STUDY = Study(
     notes=(OTHER_DATA, "Falcon, off, is Falcon without noise and pseudo traces"),
     scale_notes={
         "hamlet": (
-            "One town stands for both scenarios; the paper's figures are of Larger",
+            "One town replaces both scenarios; the paper's values are those of Larger",
         ),
         "full": (_ONE_BASIC,),
     },
@@ -77,14 +75,14 @@ OMICRON_STUDY = Study(
     name="omicron",
     cpu_hours={"hamlet": 0.28, "full": 5.27},
     title="Generalisation to Omicron",
-    what="All methods where the disease is transmitted faster.",
+    what="All methods with a pathogen that spreads faster.",
     shows="the figure of precision and recall with the Omicron settings",
     cells=lambda scale: [cell for one in _OMICRON[scale] for cell in _cells(one)],
     draw=draw_comparison,
     seeds={"hamlet": 2, "full": 3},
     columns=(EPSILON,),
     ranked=True,
-    notes=("The paper shows curves alone, no figures to compare with",),
+    notes=("The paper shows only curves, no values to compare with",),
     scale_notes={"full": (_ONE_BASIC,)},
     more=curves_by_group,
 )

@@ -13,7 +13,7 @@ from epifalcon.studies.study import (
     Scale,
     Study,
     StudyPlot,
-    drawn,
+    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -21,7 +21,7 @@ GENERATORS = ("plausible", "uniform", "aggregate", "walk", "recurring")
 """The generator of the paper, its three baselines, and one of this package."""
 COPIES = (1, 5, 10)
 PLACES = ("claimants", "moves", "recurrence", "moves and recurrence", "moves by sets")
-_DRAWN = ("moves", "moves and recurrence", "moves by sets")
+_PLOTTED = ("moves", "moves and recurrence", "moves by sets")
 """Plotted attacks: that of the paper, and the strongest against ``plausible`` and
 against ``recurring`` traces."""
 SIGMA = 0.1
@@ -63,11 +63,11 @@ def _cells(scale: Scale) -> list[Cell]:
 def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows = [{**row, "title": row["facts"]["generator"]} for row in result["rows"]]
     pictures: dict[str, StudyPlot] = {}
-    for attack in _DRAWN:
+    for attack in _PLOTTED:
         panels = [
             Panel(
                 title=f"{METRICS[metric].title} against attack error",
-                xlabel=f"share that the attack by {attack} gets wrong",
+                xlabel=f"share of wrong guesses of the attack by {attack}",
                 ylabel=METRICS[metric].title,
                 series=points(
                     rows, ("figures", attack), ("metrics", metric), label="copies"
@@ -75,13 +75,13 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
             )
             for metric in ("auc", "f1")
         ]
-        pictures |= drawn(
+        pictures |= named_plot(
             f"tradeoff-{attack.replace(' ', '-')}",
             study_plots.lines(panels),
             f"AUC and F1 against the share of true places that the attack by {attack} "
-            f"gets wrong, for 1, 5 and 10 pseudo traces of each kind, noise σ "
-            f"{SIGMA:g}, no region model; means and 95 % intervals over seeds. Further "
-            "right is more private, further up more useful.",
+            f"guesses wrongly, for 1, 5 and 10 pseudo traces of each kind, noise σ "
+            f"{SIGMA:g}, no region model; means and 95 % intervals over seeds. Points "
+            "to the right are more private, higher points are more accurate.",
         )
     return pictures
 
@@ -90,7 +90,7 @@ STUDY = Study(
     name="pseudo-tradeoff",
     cpu_hours={"hamlet": 0.2, "full": 1.68},
     title="Pseudo traces",
-    what="Four generators and ours with 1, 5 and 10 traces: accuracy and attack error.",
+    what="Five generators with 1, 5 and 10 traces: accuracy and attack error.",
     shows="the figure of privacy and utility",
     cells=_cells,
     draw=_draw,
@@ -98,15 +98,15 @@ STUDY = Study(
     columns=(Column("random", "blind guess"), *(Column(name, name) for name in PLACES)),
     seeds={"hamlet": 2, "full": 3},
     notes=(
-        "The paper shows this as curves alone; the region model is off, as there",
+        "The paper shows only curves; the region model is off, as in the paper",
         (
             f"The noise is {SIGMA:g} and the learning rate {LEARNING_RATE:g}, chosen "
-            "on other cities: with the default noise (.378) one pseudo trace already "
-            "leaves an AUC near chance, so that no loss could be seen"
+            "on other cities: with the default noise (.378), AUC is near chance with "
+            "one pseudo trace already, so no further loss would be visible"
         ),
         (
-            "Attacks are on at most 500 people, the attacker having rehearsed on a "
-            "city of its own"
+            "At most 500 people are attacked; the attacker learns its parameters in a "
+            "simulated city"
         ),
     ),
 )

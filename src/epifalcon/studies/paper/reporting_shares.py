@@ -9,10 +9,10 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, drawn
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, named_plot
 from epifalcon.types import Plain
 
-RIVALS = (
+METHODS = (
     *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
     *(FIELD, "oracle"),
 )
@@ -25,26 +25,26 @@ LABEL_SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 def _cells(
     scale: Scale, setting: str, symbol: str, shares: Sequence[float]
 ) -> list[Cell]:
-    """Return cells of rivals and of Falcon with noise for each share."""
+    """Return cells of all methods and of Falcon with noise for each share."""
     first = f"{symbol} {shares[0]:g}"
-    made = []
+    cells = []
     for share in shares:
-        label, words = f"{symbol} {share:g}", (f"{setting}={share}",)
+        label, overrides = f"{symbol} {share:g}", (f"{setting}={share}",)
         for ending, more, methods in (
-            ("", (), RIVALS),
+            ("", (), METHODS),
             (", Falcon", PAPER, ("falcon",)),
         ):
             against = Reference(first, first + ending), Reference("HGNN", label, "hgnn")
-            made.append(
+            cells.append(
                 replace(
-                    SARS[scale].also((*words, *more)),
+                    SARS[scale].also((*overrides, *more)),
                     label=label + ending,
                     methods=methods,
                     facts={setting.rpartition(".")[2]: share},
                     against=against,
                 )
             )
-    return made
+    return cells
 
 
 def _draw(result: Plain, fact: str, label: str) -> dict[str, StudyPlot]:
@@ -58,17 +58,17 @@ def _draw(result: Plain, fact: str, label: str) -> dict[str, StudyPlot]:
         for metric in ("auc", "f1")
     ]
     caption = f"AUC and F1 on hidden people by the {label}."
-    return drawn(fact.replace("_", "-"), study_plots.lines(panels), caption)
+    return named_plot(fact.replace("_", "-"), study_plots.lines(panels), caption)
 
 
-_CURVES_ALONE = "The paper shows curves alone, no figures to compare with"
+_ONLY_CURVES = "The paper shows only curves, no values to compare with"
 
 
 TRACE_SHARE = Study(
     name="trace-share",
     cpu_hours={"hamlet": 0.44, "full": 3.77},
     title="Reported share of traces",
-    what="Falcon and representative rivals where less of the traces is reported.",
+    what="Falcon and selected methods if less of the traces is reported.",
     shows="the figure of reporting rates, (a)",
     cells=partial(
         _cells, setting="reporting.trace_share", symbol="η", shares=TRACE_SHARES
@@ -76,13 +76,13 @@ TRACE_SHARE = Study(
     draw=partial(_draw, fact="trace_share", label="share of points reported, η"),
     metrics=("auc", "f1", "dep"),
     seeds={"hamlet": 2, "full": 3},
-    notes=(_CURVES_ALONE,),
+    notes=(_ONLY_CURVES,),
 )
 LABEL_SHARE = Study(
     name="label-share",
     cpu_hours={"hamlet": 0.44, "full": 3.77},
     title="Share of people tested",
-    what="Falcon and representative rivals where more or fewer people are tested.",
+    what="Falcon and selected methods if more or fewer people are tested.",
     shows="the figure of reporting rates, (b)",
     cells=partial(
         _cells, setting="labels.label_share", symbol="λ", shares=LABEL_SHARES
@@ -91,10 +91,10 @@ LABEL_SHARE = Study(
     metrics=("auc", "f1", "dep"),
     seeds={"hamlet": 2, "full": 3},
     notes=(
-        f"{_CURVES_ALONE}; its six shares are not printed, these are ours",
+        f"{_ONLY_CURVES}; its six shares are not printed, these are ours",
         (
-            "With another share other people are hidden: rows of two shares are of the "
-            "same outbreak, not of the same people"
+            "The hidden people depend on the share: rows with different shares have "
+            "the same outbreak, but different people"
         ),
     ),
 )

@@ -20,26 +20,26 @@ from epifalcon.studies.scenarios import (
     printed,
 )
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, drawn
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, named_plot
 from epifalcon.types import Plain
 
-_RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
+_METHODS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
 _LAST = "after"
 """Stage whose outbreak is plotted; it includes the days of earlier stages."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    made = []
+    cells = []
     for stage, day in STAGE_DAYS.items():
         days = (f"city.days={day}",)
-        for label, words, methods in (
-            (stage, days, _RIVALS),
+        for label, overrides, methods in (
+            (stage, days, _METHODS),
             (f"{stage}, the paper's noise", (*days, *PAPER), ("falcon",)),
             (f"{stage}, everybody's cases", (*days, *PAPER, *EVERYBODYS), ("falcon",)),
         ):
-            made.append(
+            cells.append(
                 replace(
-                    OMICRON[scale].also(words),
+                    OMICRON[scale].also(overrides),
                     label=label,
                     methods=methods,
                     group=f"{stage.capitalize()} the outbreak, day {day}",
@@ -50,16 +50,16 @@ def _cells(scale: Scale) -> list[Cell]:
                     published=printed(STAGES[stage]),
                 )
             )
-    return made
+    return cells
 
 
 def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
     """Return ``epidemic``: counts of people by state, seed and day."""
     counted: dict[str, list[list[int]]] = {}
-    if _LAST not in ran.planned.plans:
+    if _LAST not in ran.study_plan.plans:
         return {"epidemic": counted}
-    for seed in ran.planned.seeds:
-        folder = ran.planned.plans[_LAST].run_folder(seed) / "outbreak"
+    for seed in ran.study_plan.seeds:
+        folder = ran.study_plan.plans[_LAST].run_folder(seed) / "outbreak"
         if not folder.is_dir():
             continue
         outbreak = Outbreak.load(folder)
@@ -87,19 +87,19 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         }
         days = {day: stage for stage, day in STAGE_DAYS.items()}
         new = np.asarray(counts["new"], float)
-        pictures |= drawn(
+        pictures |= named_plot(
             "epidemic",
             study_plots.epidemic_curve(states, new, "Omicron, day by day", days),
-            f"People {', '.join(states)} at the end of each day, and new infections on "
-            f"it; median of {formats.plural(len(new), 'seed')}, with the middle 80 % "
-            "of several. Dotted lines are the days on which the two stages end.",
+            f"People {', '.join(states)} at the end of each day, and new infections by "
+            f"day; median of {formats.plural(len(new), 'seed')}, with the middle 80 % "
+            "if there are several. Dotted lines are the last days of the two stages.",
         )
     metrics, title = ("auc", "dep", "f1"), "Before and after the outbreak"
-    return pictures | drawn(
+    return pictures | named_plot(
         "stages",
         study_plots.dots(result["rows"], metrics, title),
         "Each method before and after the outbreak: mean and 95 % interval, the "
-        "paper's figure as a hollow diamond; squares saw everybody's cases.",
+        "paper's value as a hollow diamond; squares used the cases of all people.",
     )
 
 
@@ -117,9 +117,9 @@ STUDY = Study(
     notes=(
         OTHER_DATA,
         (
-            "A stage is an outbreak that is followed until its day: traces, tests and "
-            "truth end there; before and after the outbreak are the paper's names for "
-            "day 10 and day 14, and by day 10 people are infected already"
+            "A stage is an outbreak up to a given day: traces, tests and ground truth "
+            "end there; before and after the outbreak are the paper's names for day 10 "
+            "and day 14, although people are already infected by day 10"
         ),
     ),
     scale_notes={"hamlet": ("The town's outbreak starts from 10 people",)},

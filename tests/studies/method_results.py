@@ -16,7 +16,7 @@ from epifalcon.studies.worker import calibrated
 from tests.studies import town
 
 
-def measured(seed, skill=1.0, title="Method", left_raw=None, people=600):
+def method_result(seed, skill=1.0, title="Method", left_raw=None, people=600):
     """A method of some skill on the people of a seed, too sure of itself."""
     rng = np.random.default_rng(seed)
     infected = rng.random(people) < 0.22
@@ -64,6 +64,6 @@ def trained(given, method, values):
 def found(skills, seeds=(0, 1, 2)):
     """By method of the given skill and by seed."""
     return {
-        method: {seed: measured(seed, skill, method.upper()) for seed in seeds}
+        method: {seed: method_result(seed, skill, method.upper()) for seed in seeds}
         for method, skill in skills.items()
     }
