@@ -59,7 +59,7 @@ def run() -> dict[str, object]:
         "ratio": peer / seconds["plausible"],
         "unit": "s",
         "seconds": seconds,
-        "missing": {method: one.missing for method, one in pseudo_traces.items()},
+        "missing": {method: _missing(one) for method, one in pseudo_traces.items()},
         "recurrence_error": {
             method: recurrence_error(_some(one), rng)
             for method, one in pseudo_traces.items()
@@ -75,6 +75,12 @@ def _reported(traces: Traces, streams: Streams) -> Floats:
     outbreak = simulate(traces, SARS_COV_2, rule, streams.numpy("seir"))
     labels = draw_labels(outbreak, LabelSettings(), streams.numpy("labels"))
     return reported_cases(labels.known, traces).by_region_and_day
+
+
+def _missing(made: PseudoTraces) -> int:
+    """Count the (copy, slot, person) without a pseudo region but with a true one."""
+    unseen = made.copies * np.count_nonzero(made.true.by_slot < 0)
+    return int(np.count_nonzero(made.pseudo < 0) - unseen)
 
 
 def _some(pseudo_traces: PseudoTraces) -> PseudoTraces:

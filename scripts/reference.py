@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections import Counter
 from pathlib import Path
 
 import typer.main
@@ -15,8 +16,7 @@ HEAD = """# Commands
 This page is generated from the commands by `scripts/reference.py`.
 
 Results go to standard output; progress and log messages go to standard error, progress
-only on a terminal. `--json` prints one JSON document, `--quiet` only errors,
-`--verbose` log messages. Shell completion: `epifalcon --install-completion`.
+only on a terminal. Shell completion: `epifalcon --install-completion`.
 
 | exit code | meaning |
 | --- | --- |
@@ -30,18 +30,31 @@ only on a terminal. `--json` prints one JSON document, `--quiet` only errors,
 | 7 | too few sites: the work so far is stored and can be resumed |
 """
 
+TABLE = "| option | meaning |\n| --- | --- |\n"
+COMMON_FROM = 4
+"""An option that means the same in so many commands is described once."""
+
 
 def page() -> str:
     """Return the whole page as Markdown."""
-    parts = [HEAD]
-    for name, command in commands(typer.main.get_command(app)):
+    found = commands(typer.main.get_command(app))
+    counts = Counter(_row(option) for _, command in found for option in command.params)
+    common = {row for row, count in counts.items() if count >= COMMON_FROM}
+    rows = sorted(common, key=_names)
+    parts = [HEAD, "\n## Common options\n\nEach command lists those that it has.\n"]
+    parts.append(TABLE + "\n".join(rows) + "\n")
+    for name, command in found:
         text = inspect.cleandoc(command.help or "")
         description, _, _ = text.partition("Examples:")
         lines = "\n".join(f"$ {line}" for line in examples(text))
         parts.append(f"\n## epifalcon {name}\n\n{description.strip()}\n")
         parts.append(f"```console\n{lines}\n```\n")
         rows = [_row(option) for option in command.params if option.name != "help"]
-        parts.append("| option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n")
+        own = [row for row in rows if row not in common]
+        if own:
+            parts.append(TABLE + "\n".join(own) + "\n")
+        shared = [_names(row).partition(",")[0] for row in rows if row in common]
+        parts.append(f"Common options: {', '.join(shared)}.\n")
     return "\n".join(parts)
 
 
@@ -72,6 +85,10 @@ def _row(option: typer.core.TyperOption | typer.core.TyperArgument) -> str:
     elif option.show_default and type(default) in (str, int, float, type(PAGE)):
         text = f"{text.removesuffix('.')} (default: {default})."
     return f"| {names} | {text} |"
+
+
+def _names(row: str) -> str:
+    return row.split(" | ")[0].removeprefix("| ")
 
 
 if __name__ == "__main__":

@@ -138,9 +138,8 @@ def test_one_word_for_one_thing():
 def test_lint_and_import_contracts(check):
     """Ruff looks at docstrings, prints and NumPy's global generator, too."""
     program = Path(sys.executable).parent / check[0]
-    result = subprocess.run(
-        [program, *check[1:]], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [program, *check[1:]]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

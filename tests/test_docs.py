@@ -58,9 +58,8 @@ def names_a_path(text: str) -> bool:
         return False
     first, _, rest = text.partition("/")
     if not rest:
-        return text in TOP_FILES or (
-            text.endswith(TOP_SUFFIXES) and not text.startswith(".")
-        )
+        is_page = text.endswith(TOP_SUFFIXES) and not text.startswith(".")
+        return text in TOP_FILES or is_page
     return first in FOLDERS or (first in ROOMS and text.endswith((".py", ".toml")))
 
 
@@ -204,9 +203,8 @@ def test_every_python_example_runs(page, tmp_path, monkeypatch):
 
 
 def run_session(fence: Fence, name: str, names: dict[str, object]) -> None:
-    parsed = doctest.DocTestParser().get_doctest(
-        fence.text + "\n", names, name, name, fence.line
-    )
+    parser, text = doctest.DocTestParser(), fence.text + "\n"
+    parsed = parser.get_doctest(text, names, name, name, fence.line)
     told = io.StringIO()
     with warnings.catch_warnings():
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -230,9 +228,8 @@ def test_the_reader_sees_what_is_wrong(tmp_path):
         "```bash\n$ epifalcon nonsense --wrong\nepifalcon presets \\\n  --wrong\n```\n",
         encoding="utf-8",
     )
-    assert [text for text in spans(page) if missing_path(text)] == [
-        "src/epifalcon/gone.py"
-    ]
+    gone = [text for text in spans(page) if missing_path(text)]
+    assert gone == ["src/epifalcon/gone.py"]
     found = [wrong_words(words) for words in invocations(page)]
     assert found == [["nonsense"], ["--wrong"]]
     good = ("model.width=8", "privacy.upload_sigma=.1")

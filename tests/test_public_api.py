@@ -13,10 +13,9 @@ import pytest
 
 import epifalcon
 import epifalcon as ef
-from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.simulation import make_city, run_epidemics
 
 HEAVY = ("torch", "numba", "matplotlib", "polars", "scipy", "sklearn", "nvflare")
+PLOTS = {"torch", "matplotlib", "polars"}
 OTHERS = {
     *("Clock", "Flows", "LabelSettings", "MobilityModel", "Regions", "Streams"),
     *("build_city", "draw_labels", "measure"),
@@ -70,23 +69,19 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = epifalcon.no_such_thing
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    assert loaded_by("import epifalcon; dir(epifalcon); epifalcon.__version__") == set()
+@pytest.mark.parametrize(
+    ("code", "never"),
+    [
+        ("dir(epifalcon); epifalcon.__version__", HEAVY),
+        ("epifalcon.Traces; epifalcon.MobilityModel", PLOTS),
+        ("assert 'gcn' in epifalcon.methods.names()", {*PLOTS, "sklearn"}),
+    ],
+)
+def test_names_load_only_what_they_need(code, never):
+    assert loaded_by(f"import epifalcon; {code}").isdisjoint(never)
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
-    heavy = loaded_by("import epifalcon.cli.main")
-    assert heavy.isdisjoint({"torch", "numba", "matplotlib", "polars", "sklearn"})
-
-
-def test_mobility_records_load_neither_torch_nor_plotting():
-    heavy = loaded_by("import epifalcon; epifalcon.Traces; epifalcon.MobilityModel")
-    assert heavy.isdisjoint({"torch", "matplotlib", "polars"})
-
-
-def test_the_list_of_methods_loads_no_method():
-    heavy = loaded_by("import epifalcon; assert 'gcn' in epifalcon.methods.names()")
-    assert heavy.isdisjoint({"torch", "matplotlib", "polars", "sklearn"})
+def test_methods_are_the_classes_of_the_registry():
     assert ef.methods.get("hgnn") is ef.HGNN
     assert ef.methods.get("hbp") is ef.HBP
 
@@ -123,14 +118,3 @@ def test_the_main_example(tmp_path, monkeypatch):
     assert "<script" not in page
     assert "Falcon Field" in page
     assert f">{table['person'][0]}</td>" in page
-
-    # Equal seeds give the data of ``epifalcon run``.
-    experiment = Experiment.load("hamlet")
-    city = make_city(experiment, 7)
-    np.testing.assert_array_equal(traces.by_slot, city.by_slot)
-    epidemic = next(run_epidemics(experiment, city, 7))
-    np.testing.assert_array_equal(
-        outbreak.infection_slot, epidemic.outbreak.infection_slot
-    )
-    np.testing.assert_array_equal(tests.person, epidemic.labels.known.person)
-    np.testing.assert_array_equal(tests.positive, epidemic.labels.known.positive)

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from epifalcon.epidemic.labels import LabelSettings as LabelSettings
     from epifalcon.epidemic.labels import draw_labels as draw_labels
     from epifalcon.epidemic.outbreak import Outbreak as Outbreak
-    from epifalcon.epidemic.pathogen import OMICRON as OMICRON
-    from epifalcon.epidemic.pathogen import SARS_COV_2 as SARS_COV_2
-    from epifalcon.epidemic.pathogen import Pathogen as Pathogen
+    from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
     from epifalcon.epidemic.seir import simulate as simulate
     from epifalcon.epidemic.settings import OutbreakSettings as OutbreakSettings
     from epifalcon.epidemic.test_results import TestResults as TestResults
@@ -36,11 +34,13 @@ if TYPE_CHECKING:
     from epifalcon.experiments.experiment import Experiment as Experiment
     from epifalcon.experiments.run import run as run
     from epifalcon.experiments.run_folder import FinishedRun as FinishedRun
-    from epifalcon.experiments.steps import draw_tests as draw_tests
-    from epifalcon.experiments.steps import evaluate as evaluate
-    from epifalcon.experiments.steps import read_tests as read_tests
-    from epifalcon.experiments.steps import read_visits as read_visits
-    from epifalcon.experiments.steps import synthetic_city as synthetic_city
+    from epifalcon.experiments.steps import (
+        draw_tests,
+        evaluate,
+        read_tests,
+        read_visits,
+        synthetic_city,
+    )
     from epifalcon.federation.privacy_plan import PrivacyPlan as PrivacyPlan
     from epifalcon.methods.base import Context as Context
     from epifalcon.methods.falcon import Falcon as Falcon
@@ -63,48 +63,43 @@ if TYPE_CHECKING:
 
 __version__ = _version("epifalcon")
 
-_MODULES = {
-    "CitySettings": "mobility.synthetic",
-    "Clock": "mobility.clock",
-    "Context": "methods.base",
-    "Experiment": "experiments.experiment",
-    "Falcon": "methods.falcon",
-    "FalconField": "methods.falcon_field",
-    "FinishedRun": "experiments.run_folder",
-    "Flows": "mobility.flows",
-    "GroundTruth": "epidemic.ground_truth",
-    "HBP": "methods.hbp:Hbp",
-    "HGNN": "methods.falcon:Hgnn",
-    "LabelSettings": "epidemic.labels",
-    "Ledger": "privacy.ledger",
-    "MobilityModel": "mobility.mobility_model",
-    "OMICRON": "epidemic.pathogen",
-    "Outbreak": "epidemic.outbreak",
-    "OutbreakSettings": "epidemic.settings",
-    "Pathogen": "epidemic.pathogen",
-    "PrivacyPlan": "federation.privacy_plan",
-    "Regions": "mobility.regions",
-    "SARS_COV_2": "epidemic.pathogen",
-    "Streams": "streams",
-    "TestResults": "epidemic.test_results",
-    "Traces": "mobility.traces",
-    "audit": "studies.privacy_audit",
-    "build_city": "mobility.synthetic",
-    "compare": "studies.comparison",
-    "demo": "experiments.demo",
-    "draw_labels": "epidemic.labels",
-    "draw_tests": "experiments.steps",
-    "evaluate": "experiments.steps",
-    "load": "methods.registry",
-    "measure": "mobility.statistics",
-    "methods": "",
-    "read_tests": "experiments.steps",
-    "read_visits": "experiments.steps",
-    "run": "experiments.run",
-    "simulate": "epidemic.seir",
-    "synthetic_city": "experiments.steps",
+_NAMES = {
+    "epidemic.ground_truth": "GroundTruth",
+    "epidemic.labels": "LabelSettings draw_labels",
+    "epidemic.outbreak": "Outbreak",
+    "epidemic.pathogen": "OMICRON Pathogen SARS_COV_2",
+    "epidemic.seir": "simulate",
+    "epidemic.settings": "OutbreakSettings",
+    "epidemic.test_results": "TestResults",
+    "experiments.demo": "demo",
+    "experiments.experiment": "Experiment",
+    "experiments.run": "run",
+    "experiments.run_folder": "FinishedRun",
+    "experiments.steps": "draw_tests evaluate read_tests read_visits synthetic_city",
+    "federation.privacy_plan": "PrivacyPlan",
+    "methods.base": "Context",
+    "methods.falcon": "Falcon HGNN:Hgnn",
+    "methods.falcon_field": "FalconField",
+    "methods.hbp": "HBP:Hbp",
+    "methods.registry": "load",
+    "mobility.clock": "Clock",
+    "mobility.flows": "Flows",
+    "mobility.mobility_model": "MobilityModel",
+    "mobility.regions": "Regions",
+    "mobility.statistics": "measure",
+    "mobility.synthetic": "CitySettings build_city",
+    "mobility.traces": "Traces",
+    "privacy.ledger": "Ledger",
+    "streams": "Streams",
+    "studies.comparison": "compare",
+    "studies.privacy_audit": "audit",
 }
-"""Module of each name, and its name there if it differs; none for a package."""
+"""Names by module; ``HBP:Hbp`` is called ``Hbp`` there."""
+_PLACES = {
+    name.partition(":")[0]: (f"epifalcon.{module}", name.rpartition(":")[2])
+    for module, names in _NAMES.items()
+    for name in names.split()
+}
 
 __all__ = [
     "HBP",
@@ -162,12 +157,12 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name == "methods":
+        return import_module("epifalcon.methods")
+    if name not in _PLACES:
         raise AttributeError(f"module 'epifalcon' has no attribute {name!r}")
-    module, _, other = _MODULES[name].partition(":")
-    if not module:
-        return import_module(f"epifalcon.{name}")
-    return getattr(import_module(f"epifalcon.{module}"), other or name)
+    module, name = _PLACES[name]
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -42,11 +42,6 @@ def positive(**values: float) -> None:
     _numbers(values, lambda value: value > 0, "be a number greater than 0")
 
 
-def non_negative(**values: float) -> None:
-    """Raise unless every value is a finite number, 0 or more."""
-    _numbers(values, lambda value: value >= 0, "be a number of 0 or more")
-
-
 def unit_interval(**values: float) -> None:
     """Raise unless every value lies in [0, 1]."""
     _numbers(values, lambda value: 0 <= value <= 1, "lie between 0 and 1")
@@ -55,6 +50,10 @@ def unit_interval(**values: float) -> None:
 def at_least(low: float, **values: float) -> None:
     """Raise unless every value is a finite number of ``low`` or more."""
     _numbers(values, lambda value: value >= low, f"be a number of {low} or more")
+
+
+non_negative = partial(at_least, 0)
+"""Raise unless every value is a finite number, 0 or more."""
 
 
 def within(low: float, high: float, **values: float) -> None:
@@ -82,6 +81,13 @@ def one_of(allowed: Collection[str], **values: str) -> None:
             )
 
 
+def some(**values: tuple[Any, ...]) -> None:
+    """Raise unless every value has at least one entry."""
+    for name, value in values.items():
+        if not value:
+            raise SettingsError(f"{name} must name at least one")
+
+
 def present(value: T | None, missing: str) -> T:
     """Return the value; raise ``DataError(missing)`` if it is None."""
     if value is None:
@@ -104,15 +110,21 @@ def shaped(shape: tuple[int, ...], **arrays: Any) -> None:  # noqa: ANN401
             raise DataError(f"{name} has shape {array.shape}, expected {shape}")
 
 
+def typed(kind: type[np.generic], axes: int, **arrays: NDArray[Any]) -> None:
+    """Raise unless all arrays have this dtype and number of axes."""
+    for name, array in arrays.items():
+        if array.ndim != axes or array.dtype != kind:
+            raise DataError(
+                f"{name} is {array.dtype} of {array.ndim} axes, "
+                f"expected {np.dtype(kind)} of {axes}"
+            )
+
+
 def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:
     """Check equal lengths, one axis and ``wanted`` dtypes; make arrays read-only."""
     same_length(**arrays)
     for name, array in arrays.items():
-        if array.ndim != 1 or array.dtype != wanted[name]:
-            raise DataError(
-                f"{name} is {array.dtype} of {array.ndim} axes, "
-                f"expected {np.dtype(wanted[name])} of 1"
-            )
+        typed(wanted[name], 1, **{name: array})
         array.setflags(write=False)
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 
 from epifalcon import store
 from epifalcon.errors import WriteError
@@ -49,12 +48,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             os.close(self._handle)
             self._handle = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:

@@ -67,7 +67,9 @@ def pages_reused() -> Iterator[Callable[[], None]]:
     forty days. After the call, the process retains freed memory until the context ends,
     if more than twice its peak is still free. Without glibc it has no effect.
     """
-    library = _glibc()
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if not hasattr(library, "gnu_get_libc_version"):
+        library = None
     reusing = False
 
     def reuse() -> None:
@@ -82,13 +84,6 @@ def pages_reused() -> Iterator[Callable[[], None]]:
         if reusing and library is not None:
             _set_options(library, _DEFAULTS)
             library.malloc_trim(0)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def _set_options(library: ctypes.CDLL, values: dict[int, int]) -> None:

@@ -238,7 +238,7 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
         try:
             return float(value)
         except OverflowError:
-            raise SettingsError(f"{path} is too large a number") from None
+            raise SettingsError(f"{path} is too large") from None
     if hint is str and isinstance(value, datetime.date | datetime.time):
         # TOML reads an unquoted 2020-03-01 as a date.
         return value.isoformat()

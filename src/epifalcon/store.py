@@ -107,7 +107,7 @@ def new_directory(
         read = path if given is None else Path(os.path.realpath(given))
         if given is not None and (read == path or path in read.parents):
             raise WriteError(
-                f"{path}: holds {given}, which is being read; choose another folder"
+                f"{path}: contains the input {given}; choose another folder"
             )
     with parents_of(path), writing(path, scratch):
         try:
@@ -206,8 +206,8 @@ def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
         raise DataError(f"{folder}: holds {manifest['kind']!r}, expected {kind!r}")
     if manifest["schema"] != schema:
         raise DataError(
-            f"{folder}: schema {manifest['schema']} of {kind!r}, "
-            f"this version reads schema {schema}"
+            f"{folder}: has schema {manifest['schema']} of {kind!r}, "
+            f"but this version reads schema {schema}"
         )
     _verify(folder, manifest["files"])
     arrays = {
@@ -233,11 +233,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CorruptFileError(f"{path}: cannot be read as JSON: {error}") from None
     expected = {"kind", "schema", "settings", "seed", "versions", "meta", "files"}
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError(f"{path}: not a manifest of epifalcon")
+        raise DataError(f"{path}: not an epifalcon manifest")
     if missing := expected - content.keys():
         raise CorruptFileError(f"{path}: lacks {', '.join(sorted(missing))}")
     if content.get("manifest_sha256") != _own_digest(content):
-        raise CorruptFileError(f"{path}: content differs from its own SHA-256")
+        raise CorruptFileError(f"{path}: content does not match its own SHA-256")
     return content
 
 
@@ -316,18 +316,15 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         manifest = read_manifest(path)
     except EpifalconError:
         raise WriteError(
-            f"{path}: exists and was not made by epifalcon; left alone"
+            f"{path}: exists and was not made by epifalcon; choose another folder"
         ) from None
     listed = {MANIFEST, *manifest["files"]}
     grows = tuple(manifest["meta"].get(_GROWS, ()))
     files = (entry for entry in path.rglob("*") if not entry.is_dir())
-    names = sorted(entry.relative_to(path).as_posix() for entry in files)
-    unlisted = [
-        name for name in names if name not in listed and not name.startswith(grows)
-    ]
-    if unlisted:
+    names = {entry.relative_to(path).as_posix() for entry in files} - listed
+    if unlisted := sorted(name for name in names if not name.startswith(grows)):
         raise WriteError(
-            f"{path}: holds {unlisted[0]!r}, which is not part of it: move it first"
+            f"{path}: has {unlisted[0]!r}, which is not in its manifest: move it first"
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
@@ -390,7 +387,7 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             with path.open("rb") as file:
                 digest = hashlib.sha256(file.read(expected["bytes"])).hexdigest()
         if digest != expected["sha256"]:
-            raise CorruptFileError(f"{path}: content differs from its SHA-256")
+            raise CorruptFileError(f"{path}: content does not match its SHA-256")
 
 
 def _load_array(path: Path) -> NDArray[Any]:

@@ -1,7 +1,8 @@
-"""Array aliases; axes are given in the docstring where an alias is used."""
+"""Array aliases, with axes in the docstring where one is used; records of sums."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,3 +26,11 @@ UNKNOWN = -1
 
 Plain = Mapping[str, Any]
 """Values of JSON and TOML: str, int, float, bool, None, lists and mappings."""
+
+
+class Additive:
+    """Base of dataclasses of sums over people: records are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [one.name for one in fields(self)]  # type: ignore[arg-type]
+        return type(self)(*(getattr(self, n) + getattr(other, n) for n in names))

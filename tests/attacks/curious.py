@@ -55,9 +55,8 @@ class People:
         sample = np.arange(len(self.true)) if sample is None else np.array(sample)
         person = np.repeat(np.arange(len(sample)), len(self.keys))
         keys = np.tile(self.keys, len(sample))
-        return UploadStatisticsView(
-            UploadStatistics.empty(terms or self.terms, sample, person, keys)
-        )
+        made = UploadStatistics.empty(terms or self.terms, sample, person, keys)
+        return UploadStatisticsView(made)
 
     def row(self) -> np.ndarray:
         row = self.rng.standard_normal(self.terms.width, np.float32)
@@ -68,10 +67,8 @@ class People:
         noise = self.rng.standard_normal(shape, np.float32)
         noise *= np.float32(self.terms.upload_sigma)
         rows = noise + self.true[person][:, None] * self.row()
-        who = np.full(len(self.keys), person)
-        return LocationUpload(
-            number, channel, self.keys, torch.from_numpy(rows.astype("f4")), who
-        )
+        sent, who = torch.from_numpy(rows.astype("f4")), np.full(len(self.keys), person)
+        return LocationUpload(number, channel, self.keys, sent, who)
 
     def round(self, number: int) -> list[tuple[int, object]]:
         """All messages of a round."""
@@ -93,10 +90,14 @@ def assert_honest(chance: list[np.ndarray], true: list[np.ndarray]) -> None:
         assert right[some].mean() == pytest.approx(given[some].mean(), abs=error)
 
 
-def show_round(view: UploadStatisticsView, who: People, number: int) -> None:
-    """Show a taker all messages of a round."""
-    for cohort, message in who.round(number):
+def show_round(
+    view: UploadStatisticsView, who: People, number: int
+) -> list[tuple[int, object]]:
+    """Show a taker all messages of a round; return them."""
+    messages = who.round(number)
+    for cohort, message in messages:
         view.record(cohort, message)
+    return messages
 
 
 def recorded(

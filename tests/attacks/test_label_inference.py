@@ -84,9 +84,8 @@ def test_energy_tells_tests_whose_gradients_cancel():
     assert exact.tested.estimate > 0.8
     assert result.tested.estimate > exact.tested.estimate - 0.08
     alike = replace(changed, gradient_energy=noise * rng.chisquare(count, 300))
-    assert abs(
-        evaluate(label_inference.from_gradients(alike), status).tested.estimate - 0.5
-    ) < (0.1)
+    chance = evaluate(label_inference.from_gradients(alike), status)
+    assert abs(chance.tested.estimate - 0.5) < 0.1
 
 
 def test_gradients_add_to_other_evidence_what_they_know():
@@ -96,16 +95,14 @@ def test_gradients_add_to_other_evidence_what_they_know():
     for sigma in (0.5, 3.0, 100.0):
         statistics, status = made_notes(600, rng, sigma)
         terms = replace(statistics.terms, gradient_sigma=sigma)
-        found = label_inference.from_gradients(
-            replace(statistics, terms=terms, rounds=100)
-        )
+        changed = replace(statistics, terms=terms, rounds=100)
+        found = label_inference.from_gradients(changed)
         rows = np.zeros((600, 3))
         rows[np.arange(600), np.take([2, 0, 1], status + 1)] = 1.0
         alone = LabelScores.of("rows", rows + rng.standard_normal(rows.shape))
         both = evaluate(label_inference.both(alone, found), status)
-        gained.append(
-            both.positive.estimate - evaluate(alone, status).positive.estimate
-        )
+        before = evaluate(alone, status).positive.estimate
+        gained.append(both.positive.estimate - before)
         assert both.name == "rows and gradients"
     assert gained[0] > 0.1
     assert min(gained[1:]) > -0.005
@@ -183,6 +180,10 @@ def parameters(rng):
     return {name: one.astype(np.float32) for name, one in made.items()}
 
 
+def last_layer(statistics):
+    return [statistics.parameters[f"layer1.{part}"] for part in ("weight", "bias")]
+
+
 def attacked(rng, people, signal, **terms):
     """Notes whose gradients are (p - y) [h || 1], clipped, of what people receive."""
     plain = {"width": WIDTH, "rounds": 1, "gradient_sigma": 0.4, "upload_sigma": 0.3}
@@ -195,17 +196,13 @@ def attacked(rng, people, signal, **terms):
         rounds=ROUNDS,
     )
     spread = label_inference._received_spread(changed)
-    weight, bias = (
-        changed.parameters["layer1.weight"],
-        changed.parameters["layer1.bias"],
-    )
+    weight, bias = last_layer(changed)
     status = rng.choice([-1, 0, 1], people)
     slope = np.choose(status + 1, [0.0, 1.0, -1.0]) * signal
     sums = np.zeros((people, 2, WIDTH + 1))
     for _ in range(ROUNDS):
-        hidden = np.maximum(
-            rng.normal(0, spread, (people, WIDTH)) @ weight.T + bias, 0.0
-        )
+        received = rng.normal(0, spread, (people, WIDTH))
+        hidden = np.maximum(received @ weight.T + bias, 0.0)
         whole = np.column_stack([hidden, np.ones(people)])
         size = np.linalg.norm(whole, axis=1, keepdims=True) * np.sqrt(2)
         one = 0.1 * slope[:, None] * whole / size
@@ -227,10 +224,7 @@ def test_the_direction_is_the_mean_of_what_opens():
     # Uploads of norm 1 over 24 coordinates; noise of 6 claimants over 2 people.
     noise = (10 * 0.3) ** 2 * 6 / 2**2 / statistics.terms.windows
     assert spread == pytest.approx(np.sqrt(1 / WIDTH + noise))
-    weight, bias = (
-        statistics.parameters["layer1.weight"],
-        statistics.parameters["layer1.bias"],
-    )
+    weight, bias = last_layer(statistics)
     read_ = rng.normal(0, spread, (40_000, WIDTH))
     mean = np.append(np.maximum(read_ @ weight.T + bias, 0).mean(axis=0), 1.0)
     assert expected_direction(statistics) @ mean / np.linalg.norm(mean) > 0.999
@@ -245,9 +239,8 @@ def test_it_tells_results_that_noise_hides_from_the_people_together():
         found = read_head_gradients(statistics)
         assert not found.stands_out
         by_parameters.append(auc(found, status))
-        by_data.append(
-            auc(read_head_gradients(replace(statistics, parameters={})), status)
-        )
+        alone = read_head_gradients(replace(statistics, parameters={}))
+        by_data.append(auc(alone, status))
         centre = found.along[status == 0].mean()
         assert 0.5 * found.usual < centre < found.most
     assert np.mean(by_parameters) > 0.8
@@ -261,9 +254,8 @@ def test_where_people_have_more_in_common_than_noise_they_tell_it_themselves():
     assert auc(found, status) > 0.99
     other = np.random.default_rng(3).standard_normal((WIDTH, WIDTH))
     odd = {**statistics.parameters, "layer1.weight": other.astype(np.float32)}
-    assert np.array_equal(
-        read_head_gradients(replace(statistics, parameters=odd)).along, found.along
-    )
+    again = read_head_gradients(replace(statistics, parameters=odd))
+    assert np.array_equal(again.along, found.along)
 
 
 def test_noise_alone_rarely_stands_out_and_tells_nothing():
@@ -325,9 +317,8 @@ def expected(statistics, certain):
 
 def test_with_the_true_places_it_is_as_good_as_theory_allows(noisy):
     statistics, who = noisy
-    found = evaluate(
-        from_statuses(statistics, who.true.ravel().astype(float)), truth_of(who)
-    )
+    scores = from_statuses(statistics, who.true.ravel().astype(float))
+    found = evaluate(scores, truth_of(who))
     wanted = expected(statistics, statistics.terms.windows)
     assert 0.7 < wanted < 0.95
     assert found.positive.estimate == pytest.approx(wanted, abs=0.04)
@@ -401,9 +392,6 @@ def test_on_falcon_with_a_status_input(mode):
     result = evaluate(rows, whole.status, ~seen)
     assert result.positive.estimate > 0.97
     assert result.tested.estimate > 0.97
-    together = evaluate(
-        label_inference.both(rows, label_inference.from_gradients(statistics)),
-        whole.status,
-        ~seen,
-    )
+    both = label_inference.both(rows, label_inference.from_gradients(statistics))
+    together = evaluate(both, whole.status, ~seen)
     assert together.positive.estimate >= result.positive.estimate - 0.02

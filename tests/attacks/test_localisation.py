@@ -22,12 +22,8 @@ def attacked(seed, width=1, copies=2, **more):
 def assert_as_enumerated(found, model, evidence, width=1):
     got = forward_backward(found, MobilityProfile.of(model), evidence)
     for person in range(found.people):
-        wanted = plain.enumerate_paths(
-            plain.claims_of(found, person),
-            claims.ragged(found, evidence, person),
-            model,
-            width,
-        )
+        own = plain.claims_of(found, person), claims.ragged(found, evidence, person)
+        wanted = plain.enumerate_paths(*own, model, width)
         claims.assert_same(claims.ragged(found, got, person), wanted)
 
 

@@ -44,11 +44,8 @@ def ratio_by_loop(target, score, included, own):
     target, score = levelled_by_loop(target), [levelled_by_loop(one) for one in score]
 
     def side(person, inside):
-        return [
-            score[run][person]
-            for run in range(len(score))
-            if included[run][person] == inside
-        ]
+        both = zip(score, included, strict=True)
+        return [one[person] for one, took in both if took[person] == inside]
 
     def variance(inside, person):
         people = [person] if own else range(len(target))

@@ -53,11 +53,8 @@ def test_counts_are_those_of_the_plain_loop(seed, width, weighted):
     got = recurrence(found, weight if weighted else None)
     hours, anys = [], []
     for person in range(found.people):
-        wanted = plain.recurrence_shares(
-            plain.claims_of(found, person),
-            claims.ragged(found, weight, person),
-            found.windows_per_day,
-        )
+        own = plain.claims_of(found, person), claims.ragged(found, weight, person)
+        wanted = plain.recurrence_shares(*own, found.windows_per_day)
         hours += wanted[0]
         anys += wanted[1]
     np.testing.assert_allclose(got.same_hour, hours, atol=1e-6)
@@ -147,10 +144,8 @@ def test_without_passes_it_is_the_moves_alone_and_evidence_enters_both():
     own = place(2)
     found, profile = own.candidates, MobilityProfile.of(own.model)
     evidence = np.random.default_rng(0).normal(size=found.claims)
-    np.testing.assert_array_equal(
-        combined(found, profile, (), evidence),
-        forward_backward(found, profile, evidence),
-    )
+    alone = forward_backward(found, profile, evidence)
+    np.testing.assert_array_equal(combined(found, profile, (), evidence), alone)
     sure = np.where(true_claims(found, own.traces), 0.0, -500.0)
     assert error(own, combined(found, profile, learnt(), sure)) == 0
 
@@ -253,9 +248,8 @@ def strangers(rng, people=120, copies=2):
 def test_faint_hints_add_up_over_the_slots_of_a_set():
     rng = np.random.default_rng(9)
     found, truth = strangers(rng)
-    profile = MobilityProfile.of(
-        claims.model_of(claims.town(rng, people=30, regions=40))
-    )
+    others = claims.town(rng, people=30, regions=40)
+    profile = MobilityProfile.of(claims.model_of(others))
     # A log ratio of a noisy 1 or 0: by itself hardly more than a guess.
     sigma = 1.5
     evidence = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
@@ -299,13 +293,10 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
     truth = true_claims(found, attacked.traces)
     hint = 0.05 * (truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(found.claims)
+    tried = (belief, hint), (replace(belief, power=1.0), hint), (belief, None)
     learnt, plain, alone = (
-        error(attacked, by_sets(found, profile, one, evidence, attacked.claimed))
-        for one, evidence in (
-            (belief, hint),
-            (replace(belief, power=1.0), hint),
-            (belief, None),
-        )
+        error(attacked, by_sets(found, profile, *one, attacked.claimed))
+        for one in tried
     )
     assert learnt < plain - 0.02
     assert learnt < alone - 0.05

@@ -26,15 +26,9 @@ def exact_error(sigma, rounds, width=WIDTH, pseudo=9):
 
 
 def wide_statistics(sigma, people=1, windows=168, rounds=ROUNDS, seed=0):
-    terms = terms_of(
-        regions=10,
-        windows=windows,
-        copies=9,
-        width=WIDTH,
-        rounds=rounds,
-        upload_clip=CLIP,
-        upload_sigma=sigma,
-    )
+    sizes = {"regions": 10, "windows": windows, "copies": 9, "width": WIDTH}
+    noise = {"upload_clip": CLIP, "upload_sigma": sigma}
+    terms = terms_of(**sizes, **noise, rounds=rounds)
     view, who = recorded(terms, people, seed)
     return view.statistics(), who.true.ravel()
 
@@ -57,11 +51,8 @@ def true_claims(statistics, whole):
         for row, place, true in zip(claims.row, claims.place, claims.true, strict=True)
         if true
     }
-    listed = zip(
-        statistics.people[statistics.person].tolist(),
-        statistics.key.tolist(),
-        strict=True,
-    )
+    person = statistics.people[statistics.person].tolist()
+    listed = zip(person, statistics.key.tolist(), strict=True)
     return np.array([claim in known for claim in listed])
 
 
@@ -141,11 +132,8 @@ def test_what_a_device_says_of_its_own_places_is_read_exactly():
     changed = replace(statistics, presence=said, counts=np.zeros(len(true)))
     exact = stats.norm.logpdf(said, 1, 1.5) - stats.norm.logpdf(said, 0, 1.5)
     np.testing.assert_allclose(upload_attacks.counts(changed), exact, rtol=1e-12)
-    np.testing.assert_allclose(
-        upload_attacks.combined(changed),
-        upload_attacks.consistency(changed) + exact,
-        rtol=1e-12,
-    )
+    wanted = upload_attacks.consistency(changed) + exact
+    np.testing.assert_allclose(upload_attacks.combined(changed), wanted, rtol=1e-12)
     found = evaluate(upload_attacks.counts(changed), changed, true)
     assert found.error < found.random - 0.1
 
@@ -153,14 +141,11 @@ def test_what_a_device_says_of_its_own_places_is_read_exactly():
 def test_for_sets_exact_totals_count_once_and_noise_adds_up():
     statistics = small_statistics()
     slots = np.repeat([3, 1], 12)
-    changed = replace(
-        statistics, counts=np.tile([0.5, 1, 2, 3], 6), claimed=np.full(24, 4)
-    )
+    counts, claimed = np.tile([0.5, 1, 2, 3], 6), np.full(24, 4)
+    changed = replace(statistics, counts=counts, claimed=claimed)
     rows, totals = upload_attacks.consistency(changed), upload_attacks.counts(changed)
-    np.testing.assert_allclose(
-        upload_attacks.by_sets(changed, slots), rows + totals / slots
-    )
+    got = upload_attacks.by_sets(changed, slots)
+    np.testing.assert_allclose(got, rows + totals / slots)
     said = replace(changed, presence=np.ones(24))
-    np.testing.assert_allclose(
-        upload_attacks.by_sets(said, slots), rows + upload_attacks.counts(said)
-    )
+    got = upload_attacks.by_sets(said, slots)
+    np.testing.assert_allclose(got, rows + upload_attacks.counts(said))

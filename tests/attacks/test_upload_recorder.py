@@ -64,14 +64,19 @@ def same(one: UploadStatistics, other: UploadStatistics) -> bool:
     )
 
 
+def resumed(statistics):
+    return UploadStatisticsView(
+        UploadStatistics.of(statistics.arrays(), statistics.meta())
+    )
+
+
 def test_sums_over_rounds_are_those_of_the_raw_uploads():
     terms = terms_of(channels=TWO, rounds=5)
     who = People(terms, 3)
     view = who.view([0, 2])
     raw = {}
     for number in range(5):
-        for cohort, message in who.round(number):
-            view.record(cohort, message)
+        for cohort, message in show_round(view, who, number):
             if isinstance(message, LocationUpload):
                 raw[cohort, message.channel, number] = message.rows.double().numpy()
     statistics = view.statistics()
@@ -130,9 +135,7 @@ def test_resumed_notes_are_the_same_bits(mask):
     for number in range(6):
         if number == 3:
             before = view.statistics()
-            view = UploadStatisticsView(
-                UploadStatistics.of(before.arrays(), before.meta())
-            )
+            view = resumed(before)
         show_round(view, who, number)
     assert same(view.statistics(), whole.statistics())
 
@@ -174,13 +177,10 @@ def test_presence_sent_by_devices_is_stored_and_resumed():
     changed = [PresenceUpload(who.keys, who.keys + 0.25 * one) for one in range(3)]
     for cohort, message in enumerate(changed):
         view.record(cohort, message)
-    for cohort, message in who.round(0):
-        view.record(cohort, message)
+    show_round(view, who, 0)
     statistics = view.statistics()
     assert np.array_equal(statistics.presence, np.append(who.keys, who.keys + 0.5))
-    view = UploadStatisticsView(
-        UploadStatistics.of(statistics.arrays(), statistics.meta())
-    )
+    view = resumed(statistics)
     assert np.array_equal(view.statistics().presence, statistics.presence)
     with pytest.raises(DataError, match="other places"):
         view.record(0, PresenceUpload(who.keys[1:], changed[0].counts[1:]))
@@ -218,9 +218,8 @@ def test_rounds_must_come_whole_and_in_order():
     view.record(0, gradient(0))
     with pytest.raises(DataError, match="round 2, expected 1"):
         view.record(0, gradient(2))
-    fewer = LocationUpload(
-        1, "upload/0", first.keys[1:], first.rows[1:], first.person[1:]
-    )
+    rest = first.keys[1:], first.rows[1:], first.person[1:]
+    fewer = LocationUpload(1, "upload/0", *rest)
     with pytest.raises(DataError, match="claims other places"):
         view.record(0, fewer)
     assert view.statistics().rounds == 1
@@ -276,19 +275,15 @@ def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch, sch
 def test_notes_out_of_an_older_checkpoint_are_refused():
     """Checkpoints have no schema of their own for what rides in them."""
     statistics = some_statistics()
-    older = {
-        name: one for name, one in statistics.arrays().items() if name != "matched"
-    }
+    older = statistics.arrays()
+    del older["matched"]
     with pytest.raises(CorruptFileError, match=r"another version.*matched"):
         UploadStatistics.of(older, statistics.meta())
 
 
 def terms_for(cohort, settings, plan):
-    return (
-        UploadStatisticsView.of(cohort, settings, plan, np.array([0]))
-        .statistics()
-        .terms
-    )
+    view = UploadStatisticsView.of(cohort, settings, plan, np.array([0]))
+    return view.statistics().terms
 
 
 def test_terms_are_those_of_the_plan():
@@ -315,6 +310,14 @@ def test_terms_are_those_of_the_plan():
 HALF = {"mask_share": 0.5}
 
 
+def some_uploads(size):
+    rng = np.random.default_rng(len(size))
+    start = np.concatenate([[0], np.cumsum(size)])
+    rows = rng.normal(0.02, 0.1, (start[-1], 4))
+    window = np.repeat(np.arange(len(size)), size)
+    return rng, start, window, rows, rng.random(start[-1])
+
+
 def dense_notes(rows, window, weight, noise, spread):
     """Energy and evidence of each claim, by the formulas in full."""
     width = rows.shape[1]
@@ -333,21 +336,13 @@ def dense_notes(rows, window, weight, noise, spread):
     return made
 
 
-def evidence_of(rows, start, weight, noise, spread):
-    seen = RoundUploads(rows, start, weight, noise)
-    return np.stack([seen.square, seen.evidence(spread)])
-
-
 @pytest.mark.parametrize(
     "size", [[3, 1, 4], [5], [1, 1], [2, 3, 1, 1, 6]], ids=lambda size: f"{len(size)}"
 )
 def test_a_round_is_noted_as_the_formulas_say(size):
-    rng = np.random.default_rng(len(size))
-    start = np.concatenate([[0], np.cumsum(size)])
-    window = np.repeat(np.arange(len(size)), size)
-    rows = rng.normal(0.02, 0.1, (start[-1], 4))
-    weight = rng.random(start[-1])
-    found = evidence_of(rows, start, weight, 0.01, 0.002)
+    _, start, window, rows, weight = some_uploads(size)
+    seen = RoundUploads(rows, start, weight, 0.01)
+    found = np.stack([seen.square, seen.evidence(0.002)])
     expected = dense_notes(rows, window, weight, 0.01, 0.002)
     assert np.allclose(found, expected, rtol=1e-6, atol=1e-9)
 
@@ -357,9 +352,8 @@ def test_one_claim_of_a_narrow_window_is_true_and_any_of_a_wide_one():
     start = np.array([0, 2, 5, 6])
     weight = posterior(evidence, start, 2, single=True)
     for first, last in pairwise(start.tolist()):
-        assert np.allclose(
-            weight[first:last], special.softmax(evidence[first:last]), atol=1e-300
-        )
+        wanted = special.softmax(evidence[first:last])
+        assert np.allclose(weight[first:last], wanted, atol=1e-300)
     weight = posterior(evidence, start, 9, single=False)
     assert np.allclose(weight, special.expit(evidence - np.log(9)))
 
@@ -391,11 +385,8 @@ def dense_known(rows, window, weight, known):
 @pytest.mark.parametrize("extra", [0.0, 0.004])
 @pytest.mark.parametrize("size", [[3, 1, 4], [5], [2, 3, 1, 1, 6]], ids=len)
 def test_a_round_of_known_rows_is_noted_as_the_formulas_say(size, extra):
-    rng = np.random.default_rng(len(size))
-    start = np.concatenate([[0], np.cumsum(size)])
-    window = np.repeat(np.arange(len(size)), size)
-    rows = rng.normal(0.02, 0.1, (start[-1], 4))
-    weight, column = rng.random(start[-1]), rng.normal(0, 0.1, (3, 4))
+    rng, start, window, rows, weight = some_uploads(size)
+    column = rng.normal(0, 0.1, (3, 4))
     spread = extra * np.array([1.0, 0.5, 2.0])
     before = np.log([0.2, 0.1, 0.7])
     seen = RoundUploads(rows, start, weight, 0.01)
@@ -416,12 +407,8 @@ def test_they_are_what_devices_send(mode):
     terms = terms_of(width=6, upload_clip=clip, mask_share=0.4)
     seen = 0
     for number in range(3):
-        sent = next(
-            one
-            for _, one in view.messages
-            if isinstance(one, Broadcast) and one.round == number
-        )
-        known = KnownRows.of(sent.parameters, terms)
+        sent = [one for _, one in view.messages if isinstance(one, Broadcast)]
+        known = KnownRows.of(sent[number].parameters, terms)
         client = Client(whole, settings, plan, RunSeeds(5))
         shown, _ = client.masked_status(number)
         for upload in view.uploads("upload/0", number):
@@ -467,15 +454,11 @@ def test_where_places_are_known_the_likelihood_is_exact():
     view = who.view()
     expected = np.zeros((2, 3))
     for number in range(terms.rounds):
-        messages = who.round(number)
-        for cohort, message in messages:
-            view.record(cohort, message)
+        messages = show_round(view, who, number)
         for person in range(2):
             rows = messages[1 + person][1].rows.double().numpy()
-            fits = [
-                stats.norm(one, terms.upload_sigma).logpdf(rows).sum()
-                for one in who.column
-            ]
+            around = [stats.norm(one, terms.upload_sigma) for one in who.column]
+            fits = [one.logpdf(rows).sum() for one in around]
             for status in range(3):
                 both = np.array([fits[status], fits[2]])
                 weights = [0.7, 0.3] if status < 2 else [1.0, 0.0]
@@ -512,8 +495,7 @@ def test_known_rows_tell_places_better_than_rows_that_must_be_found():
             who = StatusPeople(terms, 30, seed)
             view = who.view(terms=changed)
             for number in range(terms.rounds):
-                for cohort, message in who.round(number):
-                    view.record(cohort, message)
+                show_round(view, who, number)
             best = view.statistics().evidence.reshape(-1, terms.regions).argmax(axis=1)
             wrong.append(1 - who.true.reshape(len(best), -1)[range(len(best)), best])
         errors[mask] = np.mean(wrong)
@@ -526,9 +508,7 @@ def test_what_is_summed_for_later_is_the_products_of_all_rounds():
     view = who.view()
     matched, gram = np.zeros((3, 2 * len(who.keys))), np.zeros((3, 3, 3))
     for number in range(terms.rounds):
-        messages = who.round(number)
-        for cohort, message in messages:
-            view.record(cohort, message)
+        messages = show_round(view, who, number)
         rows = np.concatenate([messages[1][1].rows, messages[2][1].rows])
         matched += who.column @ rows.T
         gram[0] += who.column @ who.column.T
@@ -599,7 +579,6 @@ def test_room_is_that_of_the_run_and_asked_for_before(mode, tmp_path, monkeypatc
     assert asked == [(read_statistics(tmp_path / "run").terms, 9)]
     huge = replace(seen, view=ViewSettings(people=80, most_mb=1))
     huge = replace(huge, model=replace(seen.model, rounds=10**6, width=64))
-    with pytest.raises(
-        SettingsError, match=r"view\.most_mb=1: statistics of 80 people"
-    ):
+    message = r"view\.most_mb=1: statistics of 80 people"
+    with pytest.raises(SettingsError, match=message):
         require_room(huge, town.traces())

@@ -58,9 +58,8 @@ def test_the_fit_is_the_highest_posterior():
 
 
 def test_calibrated_risks_are_unchanged_and_others_are_not():
-    left = [
-        choose_scaling(*people(500, 1, 0, seed=k), RIGHT) == IDENTITY for k in range(9)
-    ]
+    drawn = (people(500, 1, 0, seed=k) for k in range(9))
+    left = [choose_scaling(*one, RIGHT) == IDENTITY for one in drawn]
     assert sum(left) >= 7
     assert choose_scaling(*people(500, 1, 0.7), RIGHT) != IDENTITY
 
@@ -98,9 +97,8 @@ def test_a_mean_is_met_unless_it_is_out_of_reach():
 def test_current_risks_are_rescaled_like_ever_risks():
     now, risk = np.array([0.0, 0.1, 0.3, 0.0]), np.array([0.2, 0.2, 0.3, 0.0])
     result = np.array([0.4, 0.1, 0.9, 0.2])
-    np.testing.assert_allclose(
-        current_given_ever(now, risk, result), [0.0, 0.05, 0.9, 0.0]
-    )
+    found = current_given_ever(now, risk, result)
+    np.testing.assert_allclose(found, [0.0, 0.05, 0.9, 0.0])
 
 
 def lost(gain, noise, people=400, seed=0):
@@ -141,10 +139,8 @@ def test_of_models_equally_rich_the_better_one_is_selected():
     mild, doubtful = lost(gain=0.0, noise=0.5)
     doubtful += (mild - doubtful).mean() - 0.01
     assert best({"regional-strong": mild, "regional": doubtful}) == "regional-strong"
-    assert (
-        best({"regional-strong": mild, "regional": doubtful}, EQUALLY_RICH)
-        == "regional"
-    )
+    models = {"regional-strong": mild, "regional": doubtful}
+    assert best(models, EQUALLY_RICH) == "regional"
     assert best({"global": mild, "regional": doubtful}, EQUALLY_RICH) == "global"
 
 

@@ -20,7 +20,8 @@ from tests.belief_propagation.graphs import (
     start_of,
     wrong_tests,
 )
-from tests.methods.encounters import known_of, results, rules, scene_of, trees, world_of
+from tests.epidemic.worlds import known_of
+from tests.methods.encounters import results, rules, scene_of, trees, world_of
 from tests.methods.test_hbp import evaluated, world
 from tests.oracles.exact_inference import without_own_test
 from tests.scenes import Scene
@@ -37,9 +38,7 @@ NO_BOUND = dataclasses.replace(UNDAMPED, evidence_bound=1e9)
     rules,
     st.sampled_from([(0.0, 0.0), (0.1, 0.0), (0.0, 0.3), (0.05, 0.2)]),
 )
-def test_risks_are_exact_on_a_tree(
-    data, tree, rule, wrong
-):
+def test_risks_are_exact_on_a_tree(data, tree, rule, wrong):
     scene = dataclasses.replace(scene_of(tree, **rule), test_errors=wrong_tests(*wrong))
     people = len(tree[0])
     tests = data.draw(results(people))
@@ -147,9 +146,8 @@ def test_a_wrong_rate_is_corrected_and_converges(wrong, swing):
     """Without damping it oscillates, here by 1.7 and 1.2, which affects short runs."""
     scene, labels = world("hamlet", seed=3)
     beta = scene.pathogen.beta * wrong
-    believed = dataclasses.replace(
-        scene, pathogen=dataclasses.replace(scene.pathogen, beta=beta)
-    )
+    pathogen = dataclasses.replace(scene.pathogen, beta=beta)
+    believed = dataclasses.replace(scene, pathogen=pathogen)
     rates = [
         rested(believed, labels.known, FieldSettings(sweeps=sweeps), "global")[1]
         .factor.mean[0, 1]
@@ -160,10 +158,8 @@ def test_a_wrong_rate_is_corrected_and_converges(wrong, swing):
     assert 0.6 < rates[-1] * wrong < 1.7
     output, _ = rested(believed, labels.known, FieldSettings(), "global")
     selected, _ = rested(believed, labels.known, FieldSettings(), "fixed")
-    assert (
-        evaluated(output, labels).log_loss
-        < evaluated(selected, labels).log_loss - 0.003
-    )
+    better, worse = (evaluated(one, labels).log_loss for one in (output, selected))
+    assert better < worse - 0.003
 
 
 # Likelihood of own tests

@@ -21,7 +21,8 @@ from tests.belief_propagation.graphs import (
     rates_of,
     wrong_tests,
 )
-from tests.methods.encounters import known_of, results, rules, scene_of, trees, world_of
+from tests.epidemic.worlds import known_of
+from tests.methods.encounters import results, rules, scene_of, trees, world_of
 from tests.oracles.cities import cities
 from tests.oracles.exact_inference import active, infection_slots, joint, posterior
 from tests.scenes import Scene

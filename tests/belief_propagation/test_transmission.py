@@ -52,9 +52,8 @@ def test_the_pathogen_s_rate_is_used_unless_tests_contradict_it():
 
 def test_without_any_infection_a_rate_is_still_one():
     for transmission in TRANSMISSION_MODELS:
-        np.testing.assert_allclose(
-            factors(transmission, [0] * 3, [0] * 3).mean, 1.0, 1e-9
-        )
+        found = factors(transmission, [0] * 3, [0] * 3)
+        np.testing.assert_allclose(found.mean, 1.0, 1e-9)
     assert (estimated("global", [0, 0, 0], [0.5, 0.2, 0]) == 1).all()
     found = estimated("global", [0, 0, 0], [2, 2, 0])
     np.testing.assert_allclose(found, np.sqrt(1 / 4))
@@ -131,7 +130,5 @@ def test_settings_under_their_older_names_still_load():
 def test_a_rate_is_estimated_unless_the_settings_fix_it():
     assert "fixed" not in TransmissionSettings().candidates
     assert TransmissionSettings(transmission="fixed").candidates == ("fixed",)
-    assert TransmissionSettings(among=("regional", "fixed")).candidates == (
-        "fixed",
-        "regional",
-    )
+    settings = TransmissionSettings(among=("regional", "fixed"))
+    assert settings.candidates == ("fixed", "regional")

@@ -7,7 +7,7 @@ import pytest
 
 from epifalcon.cli.main import main
 from tests.cli import processes  # noqa: F401
-from tests.cli.runs import undrawn
+from tests.cli.runs import undrawn, with_set
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,13 @@ class Said:
     @property
     def json(self):
         return json.loads(self.out)
+
+    def require_error(self, code, message, alone=False):
+        """Check exit code and message; ``alone`` if it must be the only output."""
+        assert (self.code, message in self.err) == (code, True), self.err
+        if alone:
+            assert (self.out, self.err.count("\n")) == ("", 1)
+            assert self.err.startswith("epifalcon: ")
 
 
 @pytest.fixture
@@ -59,7 +66,7 @@ def tiny():
 @pytest.fixture
 def quick(tiny):
     """Words that make a run on such a town take no time."""
-    return (*tiny, *(word for one in QUICK for word in ("--set", one)))
+    return (*tiny, *with_set(QUICK))
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Runs for tests, and what they read of their figures and folders."""
 
+import csv
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from epifalcon.cli.main import main
@@ -33,6 +35,39 @@ def content(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def with_set(settings):
+    """Return the settings as words of the command line."""
+    return [word for one in settings for word in ("--set", one)]
+
+
+def flip(path):
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def write_own_data(folder, name, people, places):
+    """Check-ins and tests of named people, as somebody would bring them."""
+    rng = np.random.default_rng(4)
+    visits, tests = [["person", "time", "place"]], [["person", "time", "result"]]
+    for number, person in enumerate(people):
+        own = rng.choice(places, 4)
+        for slot, place in enumerate(rng.choice(own, 4 * 12)):
+            time = f"2020-03-{1 + slot // 12:02d}T{2 * (slot % 12):02d}:10"
+            visits.append([person, time, place])
+        if number % 2:
+            result = ("positive", "negative")[number // 2 % 2]
+            tests.append([person, "2020-03-04", result])
+    words = ["import", "--kind", "checkins", "--out", folder / name, "--quiet"]
+    for option, rows in (("visits", visits), ("tests", tests)):
+        path = folder / f"{name}-{option}.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+        words += [f"--{option}", path]
+    return words
 
 
 def undrawn(_figure, path):

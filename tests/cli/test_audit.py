@@ -8,12 +8,12 @@ import pytest
 from epifalcon.attacks.audit import field_canaries, releases
 from epifalcon.studies import privacy_audit
 from tests.cli.conftest import QUICK, TINY
-from tests.cli.runs import content, run_quietly, strict
+from tests.cli.runs import content, run_quietly, strict, with_set
 
 WORDS = (
     *TINY,
     *("--set", "outbreak.seed_count=12"),
-    *(word for one in QUICK for word in ("--set", one)),
+    *with_set(QUICK),
     *("--set", "pseudo.pseudo_copies=3"),
 )
 FEW = releases.AuditSettings(canaries=300, canary_people=60, rounds=2)
@@ -139,8 +139,7 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
     monkeypatch.setattr(uploads, "clip_rows", unclipped)
     assert client.perturb is uploads.perturb
     said = epifalcon("audit", made("local"), "--out", tmp_path / "card")
-    assert said.code == 4
-    assert "canaries contradict the ledger: " in said.err
+    said.require_error(4, "canaries contradict the ledger: ")
     assert "upload/0" in said.err
     # The evidence is kept.
     assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
@@ -175,8 +174,7 @@ def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
         ((made("paper"), "--method", "hgnn"), 3, "--record-view"),
     ):
         said = epifalcon("audit", *words, "--out", tmp_path / "card")
-        assert said.code == code
-        assert result in said.err
+        said.require_error(code, result)
         assert not (tmp_path / "card").exists()
 
 

@@ -116,9 +116,7 @@ def test_a_repaired_file_is_run_again_and_a_changed_one_is_reported(
     before = len(calls())
     assert rows_of(compare(*words, "broken"))["broken"]["failed"] is None
     assert calls()[before:] == ["broken"]
-    said = compare(*words, "broken,fine")
-    assert said.code == 2
-    assert "another version of the file" in said.err
+    compare(*words, "broken,fine").require_error(2, "another version of the file")
 
 
 def test_more_seeds_and_methods_only_add(base, compare, calls, tmp_path):
@@ -176,10 +174,7 @@ def test_invalid_comparisons_are_refused_and_leave_nothing(
         str(tmp_path / "mine/wrong.py") if one == "WRONG" else one for one in words
     ]
     said = compare("--methods", "fine", "--seeds", 1, *words, out="deep/out")
-    assert (said.code, said.out) == (code, "")
-    assert result in said.err
-    assert said.err.startswith("epifalcon: ")
-    assert said.err.count("\n") == 1
+    said.require_error(code, result, alone=True)
     assert names(tmp_path) == ["mine"]
 
 
@@ -192,8 +187,7 @@ def test_settings_are_those_of_the_beginning(base, compare, tmp_path):
         in said.err
     )
     said = compare("--methods", "fine", "--preset", "larger-sars", settings=())
-    assert said.code == 2
-    assert "was created with city." in said.err
+    said.require_error(2, "was created with city.")
     assert base.code == 0
     assert content(tmp_path / "out") == before
 
@@ -210,8 +204,7 @@ def test_a_run_of_ones_own_method_tells_its_mistake_and_the_next_command(
 ):
     run = ("run", *quick, "--with", own, "--out", tmp_path / "my run", "--method")
     said = epifalcon(*run, "broken")
-    assert said.code == 2
-    assert "user-defined method 'broken' failed: RuntimeError: boom" in said.err
+    said.require_error(2, "user-defined method 'broken' failed: RuntimeError: boom")
     assert "Traceback" not in said.err
     said = epifalcon(*run, "fine", "--overwrite")
     assert said.code == 0

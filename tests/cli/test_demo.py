@@ -5,7 +5,7 @@ import pytest
 from epifalcon.experiments import demo as demonstration
 from epifalcon.experiments.experiment import Experiment
 from tests.cli.conftest import QUICK, TINY
-from tests.cli.runs import content, run_quietly, strict
+from tests.cli.runs import content, run_quietly, strict, with_set
 
 SMALL = (*TINY[1::2], "outbreak.seed_count=12", *QUICK)
 
@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 SETTINGS = demonstration.demo_experiment()
+PRIVATE = "epifalcon run --method falcon-field --mode sums --out private"
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def test_a_table_with_explanations_and_a_report(epifalcon, tmp_path):
     said = epifalcon("demo", "--out", out)
     assert said.code == 0, said.err
     rows = ("Falcon, as published", "Falcon Field", "HBP", "Ceiling", "Chance")
-    notes = ("0.5 is guessing", "partly chance", str(out / "report.html"))
+    notes = ("0.5 is guessing", "partly chance", str(out / "report.html"), PRIVATE)
     for words in (*rows, *notes):
         assert words in said.out
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
@@ -72,7 +73,3 @@ def test_other_content_is_never_replaced(epifalcon, tmp_path):
     (out / "notes.txt").write_text("mine")
     assert epifalcon("demo", "--out", out).code == 6
     assert (out / "notes.txt").read_text() == "mine"
-
-
-def with_set(settings):
-    return [word for one in settings for word in ("--set", one)]

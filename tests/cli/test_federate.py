@@ -53,20 +53,14 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
     assert epifalcon(*words, root).code == 0
     assert names(more) == ["c"]
     again = epifalcon(*words[:-2], tmp_path / "none", "--authority", out / "a")
-    assert again.code == 3
-    assert "holds no root of a federation" in again.err
-    refused = epifalcon("federate", "join", out / "a")
-    assert refused.code == 2
-    assert "site.toml: city is empty" in refused.err
-    refused = epifalcon("federate", "join", out / "server")
-    assert refused.code == 3
-    assert "is the kit of server, expected that of site" in refused.err
-    refused = epifalcon("federate", "serve", out / "a")
-    assert refused.code == 3
-    assert "expected that of server" in refused.err
-    refused = epifalcon("federate", "status", out / "admin")
-    assert refused.code == 1
-    assert "cannot reach the server at localhost:8003" in refused.err
+    again.require_error(3, "holds no root of a federation")
+    for command, kit, code, why in (
+        ("join", "a", 2, "site.toml: city is empty"),
+        ("join", "server", 3, "is the kit of server, expected that of site"),
+        ("serve", "a", 3, "expected that of server"),
+        ("status", "admin", 1, "cannot reach the server at localhost:8003"),
+    ):
+        epifalcon("federate", command, out / kit).require_error(code, why)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +89,5 @@ def test_mistakes_end_in_one_line_and_leave_nothing(
     epifalcon, tmp_path, monkeypatch, words, code, why
 ):
     monkeypatch.chdir(tmp_path)
-    said = epifalcon("federate", *words)
-    assert said.code == code
-    assert why in said.err
-    assert len(said.err.splitlines()) == 1
+    epifalcon("federate", *words).require_error(code, why, alone=True)
     assert names(tmp_path) == []

@@ -88,11 +88,7 @@ def test_mistakes_end_in_one_line_and_leave_nothing(
     epifalcon, files, more, code, message
 ):
     before = sorted(files.iterdir())
-    said = epifalcon(*words(files, *more))
-    assert said.code == code
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    epifalcon(*words(files, *more)).require_error(code, message, alone=True)
     assert sorted(files.iterdir()) == before
 
 

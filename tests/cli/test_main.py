@@ -72,11 +72,7 @@ def test_version(epifalcon):
     ],
 )
 def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, message):
-    said = epifalcon(*words)
-    assert said.code == 2
-    assert message in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    epifalcon(*words).require_error(2, message, alone=True)
 
 
 STOPS = pytest.mark.parametrize(

@@ -27,9 +27,7 @@ def test_people_see_the_list_and_the_settings_of_one(epifalcon, own):
         assert words in out
     assert "rivals.gcn.width" in epifalcon("methods", "gcn").out
     assert "It has no settings." in epifalcon("methods", "fine", "--with", own).out
-    said = epifalcon("methods", "gkn")
-    assert said.code == 2
-    assert "did you mean 'gcn'" in said.err
+    epifalcon("methods", "gkn").require_error(2, "did you mean 'gcn'")
 
 
 def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):

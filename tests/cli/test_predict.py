@@ -1,6 +1,5 @@
 """``epifalcon predict`` as a user meets it: files, tables, exit codes."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -15,17 +14,14 @@ from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
 from tests.cli.conftest import TINY
-from tests.cli.runs import run_quietly, strict
+from tests.cli.runs import run_quietly, strict, with_set, write_own_data
 from tests.experiments.finished_runs import make_run
 
-QUICK = (
-    *TINY,
-    *("--set", "outbreak.seed_count=12"),
-    *("--set", "model.rounds=6"),
-    *("--set", "region.training.steps=2"),
-    *("--set", "region.training.horizon=1"),
-    *("--set", "pseudo.domains.least_regions=5"),
+SETTINGS = (
+    *("outbreak.seed_count=12", "model.rounds=6", "region.training.steps=2"),
+    *("region.training.horizon=1", "pseudo.domains.least_regions=5"),
 )
+QUICK = (*TINY, *with_set(SETTINGS))
 STATUS = ("--set", "model.input=status")
 COLUMNS = ["person", "risk", "rank", "percentile", "known"]
 
@@ -80,14 +76,14 @@ def test_everybody_once_and_the_highest_first(
 
 
 def printed(text):
-    """Rank, person, risk and percentile of each printed row."""
+    """Number, person, risk and percentile of each printed row."""
     return [line.split()[1:8:2] for line in text.splitlines() if "│" in line]
 
 
 def rows_of(table):
     return [
-        [f"{rank}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
-        for person, risk, rank, percentile, _ in table.iter_rows()
+        [f"{number}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
+        for number, (person, risk, _, percentile, _) in enumerate(table.iter_rows(), 1)
     ]
 
 
@@ -109,9 +105,7 @@ def test_own_people_are_read_without_torch(demo, tmp_path):
 def test_an_existing_file_is_kept_without_overwrite(epifalcon, demo, tmp_path):
     out = tmp_path / "risks.csv"
     out.write_text("mine")
-    said = epifalcon("predict", demo, "--out", out)
-    assert said.code == 6
-    assert "add --overwrite" in said.err
+    epifalcon("predict", demo, "--out", out).require_error(6, "add --overwrite")
     assert out.read_text() == "mine"
     assert epifalcon("predict", demo, "--out", out, "--overwrite").code == 0
     assert out.read_text().startswith("person,risk")
@@ -139,8 +133,7 @@ def test_wrong_words(epifalcon, demo, tmp_path, monkeypatch, case):
     words, code, message = case
     monkeypatch.chdir(tmp_path)
     said = epifalcon("predict", *(word.replace("DEMO", str(demo)) for word in words))
-    assert said.code == code
-    assert message in said.err
+    said.require_error(code, message)
     assert said.out == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -166,9 +159,7 @@ def test_a_spent_budget_ends_with_4_and_writes_nothing(epifalcon, tmp_path):
     private, out = make_run(tmp_path / "run", *words).folder, tmp_path / "r.csv"
     assert epifalcon("predict", private, "--out", out).code == 0
     words = ("--city", private, "--known", private, "--out", tmp_path / "n.csv")
-    said = epifalcon("predict", private, *words)
-    assert said.code == 4
-    assert "nothing was released" in said.err
+    epifalcon("predict", private, *words).require_error(4, "nothing was released")
     assert not (tmp_path / "n.csv").exists()
     assert epifalcon("inspect", private, "--quiet").code == 0
 
@@ -219,42 +210,20 @@ def test_a_scoring_that_ends_early_says_what_stays_spent(
         with monkeypatch.context() as patch:
             patch.setattr(*place, fail)
             said = epifalcon("predict", folder, "--city", folder, "--out", out)
-        assert said.code == code
-        assert message in said.err
+        said.require_error(code, message)
         assert not out.exists()
-
-
-def write_csv(name, header, rows):
-    with open(name, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-
-
-def bring(name, people, places):
-    """Check-ins and tests of named people, as somebody would bring them."""
-    rng = np.random.default_rng(4)
-    visits, tests = [], []
-    for number, person in enumerate(people):
-        own = rng.choice(places, 4)
-        for slot, place in enumerate(rng.choice(own, 4 * 12)):
-            time = f"2020-03-{1 + slot // 12:02d}T{2 * (slot % 12):02d}:10"
-            visits.append([person, time, place])
-        if number % 2:
-            result = ("positive", "negative")[number // 2 % 2]
-            tests.append([person, "2020-03-04", result])
-    write_csv(f"{name}-visits.csv", ["person", "time", "place"], visits)
-    write_csv(f"{name}-tests.csv", ["person", "time", "result"], tests)
 
 
 def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     places = [f"place {number}" for number in range(12)]
     newcomers = ["zoë", "ann, b.", "007", 'the "boss"']
-    bring("old", [f"p{number}" for number in range(60)], places)
-    bring("new", newcomers, places[3:7])
-    bring("other", "abcd", places[3:7])
-    for name in ("old", "new", "other"):
-        words = ("--visits", f"{name}-visits.csv", "--tests", f"{name}-tests.csv")
-        said = epifalcon("import", *words, "--kind", "checkins", "--out", name, "-q")
+    for name, people, visited in (
+        ("old", [f"p{number}" for number in range(60)], places),
+        ("new", newcomers, places[3:7]),
+        ("other", "abcd", places[3:7]),
+    ):
+        said = epifalcon(*write_own_data(tmp_path, name, people, visited))
         assert said.code == 0, said.err
     words = ("--city", "old", "--known", "old", *QUICK[6:], *STATUS)
     said = epifalcon("run", *words, "--out", "run", "--quiet")
@@ -274,11 +243,9 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     words = ("--city", "new", "--known", "other", "--out", "m.csv")
     for command in (("predict", "run"), ("run", *QUICK[6:], *STATUS)):
         said = epifalcon(*command, *words)
-        assert said.code == 3
-        assert "the tests are of people with other names" in said.err
+        said.require_error(3, "the tests are of people with other names")
     words = ("--visits", "new-visits.csv", "--kind", "checkins", "--out", "untested")
     epifalcon("import", *words, "-q")
     words = ("--city", "new", "--known", "untested", "--out", "no")
     said = epifalcon("run", *words)
-    assert said.code == 3
-    assert "untested: holds no test results; import with --tests" in said.err
+    said.require_error(3, "untested: holds no test results; import with --tests")

@@ -57,6 +57,4 @@ def test_dp_accounting_can_be_asked_beside(epifalcon):
     ],
 )
 def test_mistakes_are_named(epifalcon, words, result):
-    said = epifalcon("privacy", *words)
-    assert (said.code, said.out) == (2, "")
-    assert result in said.err
+    epifalcon("privacy", *words).require_error(2, result, alone=True)

@@ -1,5 +1,10 @@
 """``epifalcon run`` as a user meets it: figures, exit codes, what is left behind."""
 
+import html
+import re
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,9 +12,10 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
-from tests.cli.runs import names, strict, timeless
+from tests.cli.runs import names, strict, timeless, with_set, write_own_data
 
 METRICS = {"auc", "dep", "f1", "accuracy", "bep", "average_precision", "brier",
            "log_loss", "ece"}  # fmt: skip
@@ -63,11 +69,12 @@ def test_people_see_tables_and_where_the_report_is(run_town, tmp_path):
 def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(
     run_town, tmp_path
 ):
-    said = run_town("--json", "--method", "soft-dct-ratio", "--mode", "local")
+    words = ("--method", "soft-dct-ratio", "--set", "privacy.mode=local")
+    said = run_town("--json", *words)
     assert said.code == 0
     assert said.err == (
-        "--mode local applies only to falcon: soft-dct-ratio uses traces and tests "
-        "without protection\n"
+        "privacy.mode=local applies only to falcon: soft-dct-ratio uses traces and "
+        "tests without protection\n"
     )
     figures = strict(said.out)
     assert figures.keys() >= KEYS
@@ -105,6 +112,12 @@ REFUSED = [
     ((SET, "labels.label_share=0.02"), 3, "tested positive: at least 2"),
     ((SET, "outbreak.seed_count=120"), 3, "0 people tested negative"),
     (("--mode", "secret"), 2, "privacy.mode='secret'"),
+    (
+        ("--mode", "local", "--method", "hbp"),
+        2,
+        "--mode local is a mode of falcon-field and falcon, not of hbp",
+    ),
+    (("--mode", "sums"), 2, "--mode sums is a mode of falcon-field, not of falcon"),
     (("--beside", "falcon"), 2, "must name each method once"),
     (("--resume", "--overwrite"), 2, "choose one"),
     (("--checkpoint-seconds", "nan"), 2, "--checkpoint-seconds"),
@@ -117,11 +130,7 @@ REFUSED = [
 def test_what_cannot_be_run_is_refused_and_leaves_nothing(
     run_town, tmp_path, words, code, message
 ):
-    said = run_town(*words, out="deep/run")
-    assert (said.code, said.out) == (code, "")
-    assert message in said.err
-    assert said.err.startswith("epifalcon: ")
-    assert said.err.count("\n") == 1
+    run_town(*words, out="deep/run").require_error(code, message, alone=True)
     assert names(tmp_path) == []
 
 
@@ -129,8 +138,7 @@ def test_what_cannot_be_run_is_refused_and_leaves_nothing(
 def test_a_loss_that_is_no_number_names_the_round(run_town, tmp_path, mode):
     words = ("--set", "model.learning_rate=1e30", "--mode", mode)
     for said in (run_town(*words), run_town("--resume")):
-        assert said.code == 3
-        assert "round " in said.err
+        said.require_error(3, "round ")
         assert "learning_rate" in said.err
         kept = list(tmp_path.glob("run/methods/falcon/checkpoint-*"))
         assert kept
@@ -142,17 +150,15 @@ def test_a_budget_too_small_ends_with_4(run_town, tmp_path, monkeypatch):
         "epifalcon.federation.privacy_plan._budget", lambda _: Budget(person=0.5)
     )
     for said in (run_town("--mode", "local"), run_town("--resume")):
-        assert said.code == 4
-        assert "the budget is 0.5: nothing was released" in said.err
+        said.require_error(4, "the budget is 0.5: nothing was released")
     assert (tmp_path / "run" / "methods" / "falcon" / "ledger.jsonl").exists()
 
 
 def test_tests_of_real_people(run_town, tmp_path):
     assert run_town("--method", "soft-dct-ratio", "--seed", 3, out="first").code == 0
     words = ("--city", tmp_path / "first", "--known", tmp_path / "first")
-    quick = [word for one in QUICK for word in ("--set", one)]
     words = (*words, "--method", "falcon")
-    figures = strict(run_town(*words, *quick, "--json", "--seed", 5).out)
+    figures = strict(run_town(*words, *with_set(QUICK), "--json", "--seed", 5).out)
     assert figures["metrics"] is None
     assert figures["prevalence"] is None
     assert "outbreak" not in figures
@@ -163,31 +169,15 @@ def test_tests_of_real_people(run_town, tmp_path):
     assert timeless(strict(again.out)) == timeless(figures)
     for setting in ("region.macro_cases=all", "stopping.selected_on=test"):
         leaking = run_town(*words, "--set", setting, out="leak")
-        assert leaking.code == 2
-        assert "needs a simulated outbreak" in leaking.err
+        leaking.require_error(2, "needs a simulated outbreak")
         assert not (tmp_path / "leak").exists()
 
 
 @pytest.fixture
 def own_data(epifalcon, tmp_path):
     """Imported stays and tests of 60 people, as a user would bring them."""
-    rng = np.random.default_rng(4)
-    visits = ["person,time,place"]
-    tests = ["person,time,result"]
-    for person in range(60):
-        places = rng.choice(12, 4)
-        for slot, place in enumerate(rng.choice(places, 4 * 12)):
-            time = f"2020-03-{1 + slot // 12:02d}T{2 * (slot % 12):02d}:10"
-            visits.append(f"p{person},{time},place {place}")
-        if person % 2:
-            result = ("positive", "negative")[person // 2 % 2]
-            tests.append(f"p{person},2020-03-04,{result}")
-    (tmp_path / "visits.csv").write_text("\n".join(visits))
-    (tmp_path / "tests.csv").write_text("\n".join(tests))
-    said = epifalcon(
-        *("import", "--kind", "checkins", "--visits", tmp_path / "visits.csv"),
-        *("--tests", tmp_path / "tests.csv", "--out", tmp_path / "own", "--quiet"),
-    )
+    people, places = ([f"{kind}{n}" for n in range(60)] for kind in ("p", "place "))
+    said = epifalcon(*write_own_data(tmp_path, "own", people, places[:12]))
     assert said.code == 0, said.err
     return tmp_path / "own"
 
@@ -224,6 +214,26 @@ def test_own_data_has_falcon_field_as_default_method(
         assert resumed.json["method"] == method
 
 
+def test_the_command_of_a_report_repeats_the_run(
+    epifalcon, own_data, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    words = ("--city", own_data.name, "--known", own_data.name, "--seed", 3)
+    said = epifalcon("run", *words, "--out", "runs/my run")
+    assert said.code == 0, said.err
+    page = html.unescape((tmp_path / "runs/my run/report.html").read_text())
+    assert "epifalcon predict 'runs/my run' --out risks.csv" in page
+    assert "epifalcon explain 'runs/my run' PERSON" in page
+    _, settings = page.split('id="settings"')
+    assert "[outbreak]" in settings
+    assert "[city]" not in settings, "the city was not simulated"
+    [command] = re.findall("epifalcon (run --city .*? --out again)", page)
+    assert epifalcon(*shlex.split(command)).code == 0
+    first, again = (FinishedRun.open(Path(run)) for run in ("runs/my run", "again"))
+    assert first.experiment == again.experiment
+    assert np.array_equal(first.risks().probability, again.risks().probability)
+
+
 def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path):
     words = ("--city", own_data, "--known", own_data, "--json", "--out")
     said = epifalcon("run", *words, tmp_path / "field", "--mode", "sums")
@@ -236,8 +246,7 @@ def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path)
     )
     assert resumed.code == 0, resumed.err
     refused = epifalcon("run", *words, tmp_path / "paper", "--mode", "paper")
-    assert refused.code == 2
-    assert "field_privacy.mode='paper'" in refused.err
+    refused.require_error(2, "--mode paper is a mode of falcon, not of falcon-field")
     chosen = ("--mode", "paper", "--set", "method=falcon", *FALCON)
     chosen += ("--set", "region.training.steps=2", "--set", "region.training.horizon=1")
     said = epifalcon("run", *words, tmp_path / "paper", *chosen)
@@ -257,12 +266,9 @@ def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):
     ):
         tests.save(tmp_path / name, store.Origin())
         words = ("--city", tmp_path / "city", "--known", tmp_path / name)
-        said = run_town(*words, "--method", "falcon")
-        assert said.code == 3
-        assert message in said.err
+        run_town(*words, "--method", "falcon").require_error(3, message)
     said = run_town("--city", tmp_path / "city", "--known", tmp_path / "city")
-    assert said.code == 3
-    assert "holds 'city', expected 'known'" in said.err
+    said.require_error(3, "holds 'city', expected 'known'")
     assert names(tmp_path) == ["city", "fewer", "sick"]
 
 

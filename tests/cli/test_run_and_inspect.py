@@ -6,14 +6,14 @@ import shutil
 import pytest
 
 from tests.cli.conftest import QUICK, TINY
-from tests.cli.runs import run_quietly
+from tests.cli.runs import flip, run_quietly, with_set
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "run"
-    quick = [word for one in QUICK for word in ("--set", one)]
-    run_quietly(*("run", "--out", out, "--seed", 3, *TINY, *quick, "--quiet"))
+    words = ("--out", out, "--seed", 3, *TINY, *with_set(QUICK), "--quiet")
+    run_quietly("run", *words)
     return out
 
 
@@ -45,12 +45,6 @@ def test_inspect_measures_and_draws_a_city(epifalcon, made, tiny, tmp_path):
     assert (tmp_path / "p" / "mobility.png").is_file()
     found = epifalcon("inspect", "--preset", "hamlet", "--json", *tiny).json
     assert found["people"] == 120
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.cli.runs import content, names, strict, timeless
+from tests.cli.runs import content, flip, names, strict, timeless
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -65,9 +65,7 @@ def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
 def test_an_unfinished_run_is_not_replaced_by_mistake(run_town, cut, tmp_path):
     cut()
     before = content(tmp_path)
-    said = run_town()
-    assert said.code == 6
-    assert "not finished; continue it with --resume" in said.err
+    run_town().require_error(6, "not finished; continue it with --resume")
     assert content(tmp_path) == before
     assert run_town("--overwrite", "--seed", 8, "--json").json["seed"] == 8
     assert names(tmp_path) == ["run"]
@@ -103,12 +101,6 @@ def test_a_run_resumes_only_with_its_own_options(
     assert said.code == (3 if "NONE" in str(words) else 2)
     assert message in said.err
     assert content(tmp_path / "run") == before
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ def test_tables_without_a_figure_do_not_replace_others(study, town):
     for settings in town.glob("runs/studies/*/settings.toml"):
         settings.write_text("damaged")
     said = study(*words, "--quiet")
-    assert said.code == 1
-    assert "runs of 2 rows failed" in said.err
+    said.require_error(1, "runs of 2 rows failed")
     assert "no method has a result" in said.err
     assert table.read_bytes() == before
 
@@ -101,10 +100,7 @@ def test_tables_without_a_figure_do_not_replace_others(study, town):
 def test_mistakes_end_in_one_line(study, town, words, code, message):
     (town / "taken").mkdir()
     (town / "taken" / "mine").write_text("x")
-    said = study(*words)
-    assert said.code == code
-    assert said.err.startswith(f"epifalcon: {message}")
-    assert said.err.count("\n") == 1
+    study(*words).require_error(code, f"epifalcon: {message}", alone=True)
     assert not (town / "runs").exists()
 
 

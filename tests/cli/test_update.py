@@ -99,8 +99,7 @@ def test_a_day_that_cannot_be_taken_leaves_the_state_as_it_was(
     before = (state / "manifest.json").read_bytes()
     words = ("--traces", visits, *(("--tests", tests) if test else ()))
     said = epifalcon("update", state, *words)
-    assert said.code == 3
-    assert f"{tests if test else visits}: " in said.err
+    said.require_error(3, f"{tests if test else visits}: ")
     assert message in said.err
     assert said.err.count("\n") == 1
     assert (state / "manifest.json").read_bytes() == before
@@ -133,9 +132,7 @@ def test_a_list_that_cannot_be_written_says_that_the_day_was_taken(
     monkeypatch.setattr(Risks, "write", full)
     visits = day(run, tmp_path / "6.csv", 6, [1])
     words = ("--traces", visits, "--out", tmp_path / "r.csv")
-    said = epifalcon("update", state, *words)
-    assert said.code == 6
-    assert "the state contains the day" in said.err
+    epifalcon("update", state, *words).require_error(6, "the state contains the day")
 
 
 def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
@@ -149,9 +146,7 @@ def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
     assert plain["person"] == "11"
     again = epifalcon("explain", run.folder, 11, "--out", tmp_path / "page")
     assert again.code == 6
-    unknown = epifalcon("explain", run.folder, 80)
-    assert (unknown.code, unknown.out) == (3, "")
-    assert "from 0 to 79" in unknown.err
+    epifalcon("explain", run.folder, 80).require_error(3, "from 0 to 79", alone=True)
     assert epifalcon("explain", tmp_path, 1).code == 3
     assert epifalcon("explain", run.folder, 1, "--method", "hbp").code == 2
 
@@ -164,11 +159,18 @@ def test_new_people_by_file(epifalcon, run, tmp_path):
     assert (said.code, said.err) == (0, "")
     assert "risk now" in said.out
     assert pl.read_csv(out).columns == [*COLUMNS, "risk_now_with_tests"]
+    # Somebody with a test is printed if nobody is without one.
+    write_visits(run, tmp_path / "one.csv", [7], 1, run.traces.clock.days)
+    (tmp_path / "t.csv").write_text("person,day,result\n7,1,negative\n")
     tests = ("--tests", tmp_path / "t.csv")
+    one = ("--traces", tmp_path / "one.csv", *tests, "--out", tmp_path / "one-risk.csv")
+    said = epifalcon("predict", run.folder, *one)
+    assert said.code == 0, said.err
+    assert "Highest risks of 1 person\n" in said.out
+    assert "│ negative │" in said.out
     for wrong, message in [
         ((*words, "--city", run.folder), "not both"),
         ((*tests, "--out", out), "--tests needs --traces"),
     ]:
         said = epifalcon("predict", run.folder, *wrong, "--overwrite")
-        assert said.code == 2
-        assert message in said.err
+        said.require_error(2, message)

@@ -6,17 +6,11 @@ from hypothesis import strategies as st
 from epifalcon.epidemic.cases import Cases, CaseSettings, all_cases, reported_cases
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
-from tests.epidemic.worlds import FAST, mixing_city, traces_of
+from tests.epidemic.worlds import FAST, known_of, mixing_city, traces_of
 from tests.oracles.cities import cities
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def known_of(people, tests):
-    person, slot, positive = np.array(tests, int).reshape(-1, 3).T
-    return TestResults.from_tests(people, person, positive.astype(bool), slot)
 
 
 @st.composite
@@ -84,9 +78,8 @@ def test_shares_equal_the_loop(drawn, growth, prior_people):
     expected, prior = np.zeros_like(cases), prior_people * traces.clock.slots_per_day
     days = [day for day in range(traces.clock.days) if visits[:, day].any()]
     for day in range(traces.clock.days if days else 0):
-        city = np.interp(
-            day, days, [cases[:, each].sum() / visits[:, each].sum() for each in days]
-        )
+        shares = [cases[:, each].sum() / visits[:, each].sum() for each in days]
+        city = np.interp(day, days, shares)
         expected[:, day] = (cases[:, day] + prior * city) / (visits[:, day] + prior)
     made = reported_cases(known_of(traces.people, tests), traces, requested)
     np.testing.assert_allclose(made.by_region_and_day, 100 * expected, atol=1e-9)
@@ -129,9 +122,7 @@ def test_all_cases_are_marked_and_count_the_infectious():
 
 def test_what_does_not_fit_is_refused():
     city = mixing_city()
-    with pytest.raises(
-        DataError, match="tests are of 3 people, but the traces have 40"
-    ):
+    with pytest.raises(DataError, match="of 3 people, but the traces have 40"):
         reported_cases(known_of(3, [(0, 0, 1)]), city)
     with pytest.raises(DataError, match="a test is in slot 24"):
         reported_cases(known_of(40, [(0, 24, 0)]), city)

@@ -68,10 +68,7 @@ def test_held_out_labels_do_not_affect_test_results(chosen, seed):
     for name in ("people", "person", "positive", "slot", "status"):
         mine, other = getattr(labels.known, name), getattr(again.known, name)
         np.testing.assert_array_equal(mine, other)
-    cases, others = (
-        reported_cases(labels.known, CITY),
-        reported_cases(again.known, CITY),
-    )
+    cases, others = (reported_cases(one.known, CITY) for one in (labels, again))
     assert cases.by_region_and_day.tobytes() == others.by_region_and_day.tobytes()
     assert cases.unplaced == others.unplaced
     if len(hidden) and chosen.target == "ever":
@@ -84,9 +81,8 @@ def test_held_out_labels_do_not_affect_test_results(chosen, seed):
 def test_perfect_tests_give_the_state_at_their_slot(target, test_days):
     known = labels_of(label_share=1.0, target=target, test_days=test_days).known
     current = (EXPOSED, ASYMPTOMATIC, SYMPTOMATIC)
-    for person, positive, slot in zip(
-        known.person, known.positive, known.slot, strict=True
-    ):
+    tests = known.person, known.positive, known.slot
+    for person, positive, slot in zip(*tests, strict=True):
         state = OUTBREAK.state_at(int(slot))[person]
         assert positive == (state > 0 if target == "ever" else state in current)
     if test_days is None:
@@ -109,22 +105,17 @@ def test_wrong_results_come_at_their_rates():
     wrong = np.zeros(2)
     infected = OUTBREAK.ever_infected()
     for seed in range(60):
-        known = labels_of(
-            seed, label_share=1.0, false_positive=0.1, false_negative=0.25
-        ).known
-        wrong += [
-            (known.positive & ~infected).sum(),
-            (~known.positive & infected).sum(),
-        ]
+        rates = {"false_positive": 0.1, "false_negative": 0.25}
+        positive = labels_of(seed, label_share=1.0, **rates).known.positive
+        wrong += [(positive & ~infected).sum(), (~positive & infected).sum()]
     tests = 60 * np.array([(~infected).sum(), infected.sum()])
     for count, total, rate in zip(wrong, tests, (0.1, 0.25), strict=True):
         assert stats.binomtest(int(count), int(total), rate).pvalue > 1e-3
 
 
 def test_held_out_labels_and_others_results_do_not_depend_on_test_errors():
-    right, wrong = (
-        labels_of(false_positive=rate, false_negative=2 * rate) for rate in (0.0, 0.1)
-    )
+    rates = ({"false_positive": r, "false_negative": 2 * r} for r in (0.0, 0.1))
+    right, wrong = (labels_of(**rate) for rate in rates)
     one, other = (each.hidden.open("a test") for each in (right, wrong))
     np.testing.assert_array_equal(one.infected, other.infected)
     np.testing.assert_array_equal(right.known.person, wrong.known.person)

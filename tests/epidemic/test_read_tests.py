@@ -113,7 +113,7 @@ def test_parquet_with_types(tmp_path):
 
 def test_files_that_cannot_be_used(tmp_path):
     rows = ["7,2020-03-28,pos", "7,2020-03-28,maybe"]
-    with pytest.raises(SettingsError, match="give start"):
+    with pytest.raises(SettingsError, match="set start"):
         read(tmp_path, rows, traces(start=None))
     with pytest.raises(DataError, match=r"row 3, column 'result'.*'maybe'"):
         read(tmp_path, rows, settings=ReadSettings(strict=True))

@@ -36,10 +36,9 @@ def test_mean_share_of_others_equals_the_loop(traces):
         with pytest.raises(DataError, match="nobody was observed"):
             mean_share_of_others(traces)
         return
-    assert mean_share_of_others(traces) == pytest.approx(np.mean(over_all), abs=1e-12)
-    assert mean_share_of_others(traces, "I/S") == pytest.approx(
-        np.mean(somebody), abs=1e-12
-    )
+    for term, shares in (("I/N", over_all), ("I/S", somebody)):
+        found = mean_share_of_others(traces, term)
+        assert found == pytest.approx(np.mean(shares), abs=1e-12)
 
 
 @pytest.mark.parametrize("contact", ["I/N", "I/S"])
@@ -97,9 +96,8 @@ def test_empirical_r0_is_below_the_hazard_r0_and_near_it_without_repeated_contac
     rule = OutbreakSettings(kappa="r0")
     counted = empirical_r0(traces, pathogen, rule, rng(), index_people=300)
     # Each infects while observed only: 85 of 100 slots in this city.
-    hazard = 0.85 * hazard_r0(
-        traces, pathogen, rule, resolve_kappa(traces, pathogen, rule)
-    )
+    kappa = resolve_kappa(traces, pathogen, rule)
+    hazard = 0.85 * hazard_r0(traces, pathogen, rule, kappa)
     assert counted.mean == pytest.approx(hazard, abs=4 * counted.standard_error)
     pair_of_people = traces_of([[0, 0]] * 10)
     pair = empirical_r0(pair_of_people, SARS_COV_2, rule, rng(), index_people=2000)

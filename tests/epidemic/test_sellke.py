@@ -87,9 +87,8 @@ def rng(seed=0):
 
 
 def same(one, other, names=(*SLOTS, "source_person", "source_region", "seeds")):
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in names
-    )
+    pairs = ((getattr(one, name), getattr(other, name)) for name in names)
+    return all(np.array_equal(*pair) for pair in pairs)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 1.5])
@@ -166,10 +165,9 @@ def test_empirical_r0_has_the_mean_of_a_homogeneous_city():
 def test_a_variation_that_does_not_fit_is_refused(changes, message):
     draws = SellkeDraws.sample(CITY.people, FAST, UNEVEN, CITY.clock, rng())
     good = Variation.sample(CITY, UNEVEN, Streams(0))
+    variation = dataclasses.replace(good, **changes)
     with pytest.raises(DataError, match=message):
-        replay(
-            CITY, FAST, UNEVEN, draws, variation=dataclasses.replace(good, **changes)
-        )
+        replay(CITY, FAST, UNEVEN, draws, variation=variation)
 
 
 def test_impossible_variations_are_refused():

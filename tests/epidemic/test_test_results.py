@@ -18,40 +18,23 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
-from tests.epidemic.worlds import traces_of
+from tests.epidemic.worlds import known_of, traces_of
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
-TESTS = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans()), max_size=12
-)
-
-
-def known_of(tests, people=6):
-    person, slot, positive = zip(*tests, strict=True) if tests else ((), (), ())
-    return TestResults.from_tests(
-        people,
-        np.array(person, np.int32),
-        np.array(positive, np.bool_),
-        np.array(slot, np.int32),
-    )
+TEST = st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans())
+TESTS = st.lists(TEST, max_size=12)
 
 
 @CASES
 @given(TESTS)
 def test_status_and_first_positive_against_the_list(tests):
-    known = known_of(tests)
+    known = known_of(6, tests)
     for person in range(6):
-        results = [
-            positive for names_sha256, _, positive in tests if names_sha256 == person
-        ]
+        results = [positive for who, _, positive in tests if who == person]
         status = -1 if not results else int(any(results))
         assert known.status[person] == status
         assert known.tested[person] == bool(results)
-        slots = [
-            slot
-            for names_sha256, slot, positive in tests
-            if names_sha256 == person and positive
-        ]
+        slots = [slot for who, slot, positive in tests if who == person and positive]
         assert known.first_positive_slot[person] == min(slots, default=-1)
     arrays = (known.person, known.slot, known.positive, known.status)
     assert not any(array.flags.writeable for array in arrays)
@@ -83,19 +66,14 @@ def test_impossible_tests_are_refused(person, positive, slot, message):
 @CASES
 @given(TESTS, st.lists(st.booleans(), min_size=6, max_size=6))
 def test_the_tests_of_some_people(tests, wanted):
-    selected = known_of(tests).of_people(np.array(wanted))
-    alone = known_of([test for test in tests if wanted[test[0]]])
+    selected = known_of(6, tests).of_people(np.array(wanted))
+    alone = known_of(6, [test for test in tests if wanted[test[0]]])
     for name in ("person", "positive", "slot"):
         np.testing.assert_array_equal(getattr(selected, name), getattr(alone, name))
 
 
 def test_tests_on_a_later_clock_keep_person_and_result():
-    known = TestResults(
-        5,
-        np.array([1, 1, 3], np.int32),
-        np.array([False, True, False]),
-        np.array([2, 9, 12], np.int32),
-    )
+    known = known_of(5, [(1, 2, 0), (1, 9, 1), (3, 12, 0)])
     later = known.since(6)
     assert later.slot.tolist() == [0, 3, 6]
     np.testing.assert_array_equal(later.person, known.person)
@@ -110,7 +88,7 @@ def named_city(people=6, slots=12, names=None):
 
 def test_tests_belong_to_the_people_of_their_names(tmp_path):
     names = ("ann", "bob", "cid", "dan", "eve", "fay")
-    ours = known_of([(1, 3, True), (4, 2, False)])
+    ours = known_of(6, [(1, 3, True), (4, 2, False)])
     ours = dataclasses.replace(ours, names_sha256=named_city(names=names).names_sha256)
     ours.save(tmp_path / "known", Origin())
     everybody = np.ones(6, np.bool_)
@@ -122,10 +100,8 @@ def test_tests_belong_to_the_people_of_their_names(tmp_path):
                 known.require_people_of(named_city(names=others))
     with pytest.raises(DataError, match="of 6 people, but the traces have 5"):
         ours.require_people_of(named_city(people=5))
-    late = known_of([(1, 12, True)])
-    with pytest.raises(
-        DataError, match="slot 12, but the last slot of the traces is 11"
-    ):
+    late = known_of(6, [(1, 12, True)])
+    with pytest.raises(DataError, match="slot 12, but the last slot of the traces"):
         late.require_people_of(named_city())
 
 
@@ -170,55 +146,45 @@ def test_folds_split_the_tested_people_evenly():
 def test_random_folds_do_not_depend_on_results():
     tests = two_kinds()
     turned = TestResults(tests.people, tests.person, ~tests.positive, tests.slot)
-    np.testing.assert_array_equal(
-        random_folds(tests, 4, rng()), random_folds(turned, 4, rng())
-    )
+    folds = (random_folds(one, 4, rng()) for one in (tests, turned))
+    np.testing.assert_array_equal(*folds)
 
 
 PLACES = traces_of([[0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]])
 
 
-def listed(*tests: tuple[int, bool, int]) -> TestResults:
-    person, positive, slot = (np.array(part) for part in zip(*tests, strict=True))
-    return TestResults.from_tests(4, person, positive, slot)
-
-
-def test_ordinary_tests_cause_no_warning():
-    assert data_warnings(listed((0, True, 2), (1, False, 2)), PLACES) == ()
-    assert (
-        data_warnings(listed((0, False, 1), (0, True, 2), (1, False, 2)), PLACES) == ()
-    )
+@pytest.mark.parametrize(
+    "tests", [[(0, 2, 1), (1, 2, 0)], [(0, 1, 0), (0, 2, 1), (1, 2, 0)]]
+)
+def test_ordinary_tests_cause_no_warning(tests):
+    assert data_warnings(known_of(4, tests), PLACES) == ()
 
 
 @pytest.mark.parametrize(
     ("tests", "word"),
     [
-        ([(0, False, 2), (1, False, 2)], "nobody is positive"),
-        ([(0, True, 2), (1, True, 2)], "nobody is negative only"),
-        ([(0, True, 1), (1, False, 1), (2, False, 1), (3, False, 1)], "Everybody"),
-        ([(0, True, 1), (0, False, 2), (1, False, 2)], "1 person tested negative"),
-        ([(0, True, 1), (0, False, 1), (1, False, 2)], "1 person tested negative"),
+        ([(0, 2, 0), (1, 2, 0)], "nobody is positive"),
+        ([(0, 2, 1), (1, 2, 1)], "nobody is negative only"),
+        ([(0, 1, 1), (1, 1, 0), (2, 1, 0), (3, 1, 0)], "Everybody"),
+        ([(0, 1, 1), (0, 2, 0), (1, 2, 0)], "1 person tested negative"),
+        ([(0, 1, 1), (0, 1, 0), (1, 2, 0)], "1 person tested negative"),
     ],
 )
 def test_odd_tests_cause_warnings(tests, word):
-    (result,) = data_warnings(listed(*tests), PLACES)
+    (result,) = data_warnings(known_of(4, tests), PLACES)
     assert word in result
 
 
 def test_no_tests_and_people_without_trace_cause_warnings():
-    nobody = TestResults(
-        4, *(np.empty(0, kind) for kind in (np.int32, np.bool_, np.int32))
-    )
     unseen = traces_of([[0, -1, 1, 1], [0, -1, 1, 0], [1, -1, 0, 0]])
-    nothing, absent = data_warnings(nobody, unseen)
+    nothing, absent = data_warnings(known_of(4, []), unseen)
     assert "Nobody was tested" in nothing
     assert "1 person has no trace" in absent
 
 
 def hidden_of(person=(1, 4, 7), infected=(True, False, True)):
-    return GroundTruth(
-        HeldOutLabels(np.array(person, np.int32), np.array(infected, np.bool_))
-    )
+    person, infected = np.array(person, np.int32), np.array(infected, np.bool_)
+    return GroundTruth(HeldOutLabels(person, infected))
 
 
 def test_labels_are_not_accessible_before_opening():

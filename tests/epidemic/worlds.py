@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
@@ -18,6 +19,12 @@ def traces_of(rows, regions=None, slot_hours=24.0):
     clock = Clock(slot_hours, round(len(by_slot) * slot_hours / 24))
     count = int(by_slot.max()) + 1 if regions is None else regions
     return Traces(by_slot, clock, Regions("area", np.zeros((max(count, 1), 2))))
+
+
+def known_of(people, tests):
+    """The record of tests given as (person, slot, result)."""
+    person, slot, result = np.array([*tests], np.int32).reshape(-1, 3).T
+    return TestResults.from_tests(people, person, result.astype(np.bool_), slot)
 
 
 def mixing_city(people=40, regions=6, days=6, slot_hours=6.0, seed=5) -> Traces:

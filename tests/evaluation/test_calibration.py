@@ -31,14 +31,17 @@ def masked(draw):
     return risk, infected
 
 
+def targets(infected):
+    positives = infected.sum()
+    return (positives + 1) / (positives + 2), 1 / ((~infected).sum() + 2)
+
+
 @CASES
 @given(masked())
 def test_platt_is_the_logistic_regression_of_sklearn(case):
     risk, infected = case
     # A soft target is a person who counts as infected in part and healthy in part.
-    positives = infected.sum()
-    high, low = (positives + 1) / (positives + 2), 1 / ((~infected).sum() + 2)
-    target = np.where(infected, high, low)
+    target = np.where(infected, *targets(infected))
     odds = logit(np.clip(risk, 1e-7, 1 - 1e-7))[:, None]
     theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(
         np.concatenate([odds, odds]),
@@ -58,11 +61,9 @@ def test_platt_is_the_logistic_regression_of_sklearn(case):
 def test_isotonic_is_that_of_sklearn_between_the_targets(case):
     risk, infected = case
     theirs = IsotonicRegression(out_of_bounds="clip").fit(risk, infected)
-    asked = np.linspace(0, 1, 101)
-    positives = infected.sum()
-    high, low = (positives + 1) / (positives + 2), 1 / ((~infected).sum() + 2)
-    expected = low + (high - low) * theirs.predict(asked)
-    found = fit_isotonic(risk, infected)(asked)
+    risks, (high, low) = np.linspace(0, 1, 101), targets(infected)
+    expected = low + (high - low) * theirs.predict(risks)
+    found = fit_isotonic(risk, infected)(risks)
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 

@@ -13,12 +13,8 @@ OPTIONS = TrainingOptions(progress=silent, checkpoint_seconds=10)
 def made(folder, beside=(), **privacy):
     """A finished run of the field on the town of 80."""
     start = town.experiment()
-    settings = replace(
-        start.field,
-        sweeps=6,
-        folds=2,
-        region=replace(start.field.region, transmission="regional-strong"),
-    )
+    region = replace(start.field.region, transmission="regional-strong")
+    settings = replace(start.field, sweeps=6, folds=2, region=region)
     noise = replace(start.field_privacy, **privacy)
     changes = {"field": settings, "field_privacy": noise, "method": "falcon-field"}
     inputs = town.inputs(folder, beside=beside, **changes)

@@ -1,5 +1,6 @@
 """Small runs, finished in a second, for those who read runs."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,13 @@ def finish_run(inputs: RunInputs) -> None:
     for method in (experiment.method, *experiment.beside):
         run_method(inputs, method, options)
     finish(inputs)
+
+
+def copied_run(inputs: RunInputs, place: str | Path) -> RunInputs:
+    """A copy of a run, at ``place`` or beside it under this name."""
+    folder = inputs.folder.parent / place
+    shutil.copytree(inputs.folder, folder)
+    return replace(inputs, folder=folder)
 
 
 def chosen_people(

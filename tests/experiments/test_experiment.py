@@ -232,7 +232,7 @@ def test_what_the_trainer_reads(mode, wanted, found):
         ("+safer", "", "unknown preset ''"),
         ("hamlt+safer", "", "did you mean 'hamlet'"),
         ("hamlet", "method=falkon", "unknown method 'falkon': did you mean 'falcon'"),
-        ("hamlet", "rivals.falcon.width=3", "rivals.falcon: its settings are those of"),
+        ("hamlet", "rivals.falcon.width=3", "rivals.falcon: set the options"),
         ("hamlet", "rivals.gcm.width=3", "unknown method 'gcm'"),
         ("hamlet", "rivals.gcn=3", "rivals.gcn=3 must be a table"),
         ("hamlet", "rivals=3", "rivals=3 must be a table"),

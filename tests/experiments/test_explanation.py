@@ -1,7 +1,6 @@
 """Explanations of a finished run of Falcon Field, and predictions for new people."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from epifalcon.experiments.run_folder import FinishedRun, create_run_folder, fin
 from epifalcon.experiments.run_methods import run_method
 from epifalcon.experiments.run_report import write_results
 from tests.experiments.field_runs import OPTIONS, made, write_tests, write_visits
-from tests.experiments.finished_runs import chosen_people
+from tests.experiments.finished_runs import chosen_people, copied_run
 from tests.studies import town
 
 
@@ -28,15 +27,9 @@ def computed(tmp_path_factory):
     return made(tmp_path_factory.mktemp("field") / "run", ("soft-dct-ratio",))
 
 
-def copied(inputs, name):
-    folder = inputs.folder.parent / name
-    shutil.copytree(inputs.folder, folder)
-    return replace(inputs, folder=folder)
-
-
 @pytest.fixture(scope="module")
 def reported(computed):
-    inputs = copied(computed[0], "reported")
+    inputs = copied_run(computed[0], "reported")
     write_results(inputs, computed[1])
     return inputs.folder
 
@@ -82,6 +75,8 @@ def test_exposures_are_stays_of_the_person_s_own_trace(run):
 def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
     text = (reported / "report.html").read_text()
     assert "One risk explained" in text
+    assert "risk that Falcon Field gives to an untested person" in text
+    assert f"epifalcon explain {reported} PERSON" in text
     assert "identifies the other one" in text
     assert "exposed or infectious at the end of the last day" in text
     assert "Falcon Field; Soft DCT, ratio: no protection" in text
@@ -98,7 +93,7 @@ def imported(inputs):
 
 @pytest.mark.parametrize("real", ["tests", "traces"])
 def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
-    inputs, outcomes = copied(computed[0], f"real-{real}"), computed[1]
+    inputs, outcomes = copied_run(computed[0], f"real-{real}"), computed[1]
     if real == "tests":
         inputs = replace(inputs, epidemic=None)
         outcomes = [replace(one, evaluation=None) for one in outcomes]

@@ -7,7 +7,7 @@ import pytest
 
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.methods.base import Context, Method
 from epifalcon.methods.falcon import Falcon
 from epifalcon.methods.falcon_field import FalconField
@@ -108,8 +108,6 @@ def test_an_explanation_before_and_after_saving(tmp_path):
     fit(brief, traces).save(tmp_path / "brief")
     with pytest.raises(DataError, match="save_messages"):
         load(tmp_path / "brief").explain(f"<p{person}>")
-    with pytest.raises(SettingsError, match="only falcon-field"):
-        fit(Ramp()).explain(3)
 
 
 def test_nothing_is_shown_before_the_fit(tmp_path):

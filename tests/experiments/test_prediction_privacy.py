@@ -35,13 +35,9 @@ def test_what_a_scoring_leaves_in_the_ledger(copied):
     assert [(one.terms.channel, one.terms.round) for one in added] == [
         (channel, number) for number in (rounds, rounds + 1) for channel in channels
     ]
-    spent = [
-        before.spent().epsilon()["person"],
-        first.spent["epsilon"]["person"],
-        second.spent["epsilon"]["person"],
-    ]
-    assert spent[0] < spent[1] < spent[2]
-    assert spent[2] == pytest.approx(ledger.spent().epsilon()["person"])
+    one, two = (found.spent["epsilon"]["person"] for found in (first, second))
+    assert before.spent().epsilon()["person"] < one < two
+    assert two == pytest.approx(ledger.spent().epsilon()["person"])
     store.verify(run.folder)
     with lock_folder(run.folder), pytest.raises(WriteError, match="another process"):
         score(run, again(run))

@@ -7,6 +7,7 @@ from epifalcon.evaluation.metrics import curve, evaluate
 from epifalcon.experiments import run_plots
 from epifalcon.experiments.run_methods import Evaluation
 from epifalcon.experiments.run_tables import findings, top_count, who_is_found
+from tests.cli.runs import undrawn
 
 TRUTH = np.arange(600) < 150
 
@@ -92,17 +93,11 @@ def test_people_of_one_kind_evaluate_nobody(infected):
     assert findings([], "hamlet") == list(who_is_found([]).rows) == []
 
 
-@pytest.fixture
-def _undrawn(monkeypatch):
-    monkeypatch.setattr(
-        "epifalcon.reports.plot_style.save",
-        lambda _figure, path: path.write_bytes(b"\x89PNG"),
-    )
-
-
-@pytest.mark.usefixtures("_undrawn")
 @pytest.mark.parametrize(("people", "groups"), [(20, 1), (95, 3), (1200, 10)])
-def test_equal_groups_show_what_one_bin_would_hide(tmp_path, people, groups):
+def test_equal_groups_show_what_one_bin_would_hide(
+    tmp_path, monkeypatch, people, groups
+):
+    monkeypatch.setattr("epifalcon.reports.plot_style.save", undrawn)
     rng = np.random.default_rng(1)
     truth = rng.random(people) < np.linspace(0, 0.6, people)
     one = evaluation(np.linspace(0.27, 0.29, people), truth)

@@ -12,7 +12,7 @@ from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.metrics import evaluate as metrics_of
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.simulation import run_epidemics
+from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.experiments.steps import (
     draw_tests,
     evaluate,
@@ -56,7 +56,8 @@ def test_a_preset_gives_its_city(tmp_path):
 def test_outbreak_and_tests_are_those_of_a_run(rule):
     traces = synthetic_city(TOWN, seed=3)
     labels = LabelSettings(label_share=0.25, false_negative=0.2, test_days=(0, 2))
-    experiment = Experiment(outbreak=rule, labels=labels, pathogen=OMICRON)
+    experiment = Experiment(city=TOWN, outbreak=rule, labels=labels, pathogen=OMICRON)
+    np.testing.assert_array_equal(traces.by_slot, make_city(experiment, 3).by_slot)
     expected = next(run_epidemics(experiment, traces, 5))
     outbreak = simulate(traces, OMICRON, rule, seed=5)
     tests, truth = draw_tests(outbreak, 0.25, seed=5, settings=labels)
@@ -88,6 +89,13 @@ def test_only_held_out_people_are_evaluated(outbreak):
     for wrong in (risks[held.person], risks[:, None]):
         with pytest.raises(DataError, match="one number per person"):
             evaluate(wrong, truth)
+    with pytest.raises(DataError, match="not GroundTruth and ndarray"):
+        evaluate(truth, risks)
+
+
+def test_a_pathogen_is_no_name():
+    with pytest.raises(SettingsError, match="such as SARS_COV_2, not Traces and str"):
+        simulate(synthetic_city(TOWN), "flu")
 
 
 def test_files_are_read_as_the_command_reads_them(tmp_path, caplog):
@@ -115,6 +123,8 @@ def test_bad_files_are_refused(tmp_path):
     path = tmp_path / "stays.csv"
     with pytest.raises(DataError, match=r"stays\.csv: no such file"):
         read_visits(path)
+    with pytest.raises(DataError, match=r"stays\.csv: no such file"):
+        read_tests(path, synthetic_city(TOWN))
     path.write_text(STAYS)
     with pytest.raises(SettingsError, match=r"kind='stay'.*did you mean 'stays'"):
         read_visits(path, kind="stay")

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from epifalcon.federation.falcon.server_run import SitesEngine
 from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRounds
 from epifalcon.federation.messages import Packet, unpack
 from epifalcon.federation.network.site_calls import SiteCalls
+from epifalcon.federation.network.site_files import SiteFiles
 from epifalcon.federation.network.site_session import CallHandler
 from epifalcon.federation.preparation import (
     Selection,
@@ -65,6 +68,13 @@ class Loopback:
         self.calls: list[tuple[str, bytes]] = []
         self.answers: list[tuple[str, bytes]] = []
 
+    def restart(self, kind, folder, run, names):
+        """New processes: nothing is remembered that is not on disk."""
+        self.reset()
+        for one in self.running.values():
+            one.close()
+        self.running = {n: kind(SiteFiles(folder / n), run, n) for n in names}
+
     @property
     def sites(self) -> tuple[str, ...]:
         return tuple(self.running)
@@ -96,9 +106,8 @@ class LocalTransport(Loopback):
 
     def __init__(self, rounds: dict[str, SiteRounds]):
         self.rounds = rounds
-        super().__init__(
-            {name: CallHandler(RUN, name, one.handlers) for name, one in rounds.items()}
-        )
+        handlers = {name: one.handlers for name, one in rounds.items()}
+        super().__init__({n: CallHandler(RUN, n, h) for n, h in handlers.items()})
 
     def received(self) -> list[tuple[int, Packet]]:
         """Number of the first person of a site, and what the site answered."""
@@ -166,14 +175,12 @@ class LocalSites:
         return found[self._place]
 
     def state(self) -> EngineState:
-        sites_data = [pack_state(one.state) for one in self.rounds]
-        joined = {
-            name: torch.cat([one[name] for one in sites_data])[self._place]
-            for name in sites_data[0]
-        }
+        parts = [pack_state(one.state) for one in self.rounds]
         state = self.sites.state()
-        tensors = {**state.tensors, **joined}
-        return EngineState(state.round, tensors, state.ledger_head)
+        tensors = dict(state.tensors)
+        for name in parts[0]:
+            tensors[name] = torch.cat([one[name] for one in parts])[self._place]
+        return replace(state, tensors=tensors)
 
 
 def cohorts_of_sites(
@@ -182,18 +189,15 @@ def cohorts_of_sites(
     """Do what server and sites do before the rounds, without messages."""
     clock, regions = sites_data[0].traces.clock, sites_data[0].traces.regions
     both = [(data, validation_split(data, settings, seed)) for data in sites_data]
-    first, *others = (preparation.count_tally(*one, settings) for one in both)
-    tally = sum(others, first)
+    tally = reduce(add, [preparation.count_tally(*one, settings) for one in both])
     shared = SharedStatistics.of(tally, regions)
     if settings.uses_region_model:
         states = preparation.fit_region_states(tally, clock, settings, seed).states
-        moments = [
-            StateMoments.of(
-                raw_state(data, part, hypergraph(data.traces, settings), states)
-            )
-            for data, part in both
-        ]
-        scaling = StateScaling.of(sum(moments[1:], moments[0]), settings)
+        moments = []
+        for data, part in both:
+            raw = raw_state(data, part, hypergraph(data.traces, settings), states)
+            moments.append(StateMoments.of(raw))
+        scaling = StateScaling.of(reduce(add, moments), settings)
         shared = replace(shared, states=states, scaling=scaling)
     return [
         cohort_of(data, part, settings, shared, RunSeeds(seed).pseudo(data.first))

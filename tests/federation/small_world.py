@@ -54,9 +54,8 @@ def settings_of(**changes: object) -> FalconSettings:
 def plan_of(
     settings: FalconSettings, copies: int = 0, **privacy: object
 ) -> PrivacyPlan:
-    return PrivacyPlan.of(
-        PrivacySettings(**privacy), settings, releases_of(CLOCK), copies
-    )
+    given = PrivacySettings(**privacy)
+    return PrivacyPlan.of(given, settings, releases_of(CLOCK), copies)
 
 
 def engine_of(

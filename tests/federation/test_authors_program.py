@@ -16,13 +16,9 @@ from epifalcon.models.person_model import Exchange
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 
-PROGRAM = {
-    "mode": "paper",
-    "clipped": "change",
-    "upload_noise": "place",
-    "gradient_noise": "weights",
-}
-EACH = [{name: value} for name, value in PROGRAM.items() if name != "mode"]
+PARTS = {"clipped": "change", "upload_noise": "place", "gradient_noise": "weights"}
+PROGRAM = {"mode": "paper", **PARTS}
+EACH = [{name: value} for name, value in PARTS.items()]
 
 
 def passed(whole, rows, number, kind="upload", sigma=0.5):
@@ -67,23 +63,16 @@ def test_a_place_has_the_noise_of_a_mean_of_uploads_pseudo_ones_included():
 def test_the_engine_clips_changes_and_sends_rows_as_they_are(clip, acts):
     whole = city(30, copies=1)
     settings = settings_of(dropout=0.0, gradient_path="exchanged", embedding_scale=1.0)
-    privacy = {
-        **PROGRAM,
-        "upload_clip": clip,
-        "upload_sigma": 0.0,
-        "gradient_sigma": 0.0,
-    }
-    engine = engine_of(whole, settings, **privacy)
+    no_noise = {"upload_sigma": 0.0, "gradient_sigma": 0.0}
+    engine = engine_of(whole, settings, **PROGRAM, **no_noise, upload_clip=clip)
     before = engine.state().tensors["home/rows"]
     train(engine, 1)
     norms = (engine.state().tensors["home/rows"] - before).norm(dim=1)
     assert norms.max() <= clip * 1.001
     bare = engine_of(city(30), settings)
     train(bare, 1)
-    same = torch.allclose(
-        engine.state().tensors["home/rows"], bare.state().tensors["home/rows"]
-    )
-    assert same != acts
+    mine, theirs = (one.state().tensors["home/rows"] for one in (engine, bare))
+    assert torch.allclose(mine, theirs) != acts
     if not acts:
         train(engine, 5)
         train(bare, 5)
@@ -119,11 +108,8 @@ def test_a_recorded_upload_is_the_bare_row_with_one_noise_value():
     person = Client(whole, settings, plan, RunSeeds(3))
     exchange = Exchange("upload", 0, rows)
     sent = person.location_upload(exchange, "upload/0", 1, each_upload=True).rows
-    true = torch.from_numpy(whole.claims.true)
-    bare = torch.where(
-        true[:, None], rows[torch.from_numpy(whole.claims.row)], torch.zeros(1)
-    )
-    noise = sent - bare
+    true = torch.from_numpy(whole.claims.true)[:, None]
+    noise = sent - true * rows[torch.from_numpy(whole.claims.row)]
     assert torch.allclose(noise, noise[:, :1].expand_as(noise), atol=1e-5)
     assert noise[:, 0].std().item() == pytest.approx(0.3, rel=0.2)
 
@@ -136,9 +122,8 @@ def test_no_epsilon_exists_with_any_part_of_the_program(changed):
     assert math.isfinite(published.ledger.spent().epsilon()["person"])
     program = engine_of(city(30), settings, mode="paper", **changed)
     train(program, 2)
-    assert program.ledger.spent().epsilon() == dict.fromkeys(
-        ("visit", "day", "person"), math.inf
-    )
+    found = program.ledger.spent().epsilon()
+    assert found == dict.fromkeys(("visit", "day", "person"), math.inf)
 
 
 @pytest.mark.parametrize("changed", EACH, ids=lambda one: next(iter(one)))
@@ -150,10 +135,8 @@ def test_local_mode_and_sites_refuse_the_program(changed):
 
 
 def test_sites_refuse_the_region_model_of_the_program():
-    for region in (
-        RegionSettings(network=DcrnnSettings(kind="gru")),
-        RegionSettings(scale_states=False),
-    ):
+    gru = RegionSettings(network=DcrnnSettings(kind="gru"))
+    for region in (gru, RegionSettings(scale_states=False)):
         with pytest.raises(SettingsError, match=r"region\.network\.kind"):
             require_federable(PredictionSettings(region=region))
     with pytest.raises(SettingsError, match="no site knows all cases"):

@@ -11,6 +11,7 @@ from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.privacy_plan import Draw, RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.models.person_model import dropout_mask
+from epifalcon.models.tensor_files import tensors_under
 from tests.federation.local_sites import LocalSites, sites_of
 from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
 from tests.oracles.falcon_loop import Loop
@@ -21,26 +22,17 @@ CROWD = 40
 
 
 def cohorts_of(whole, parts):
-    return [
-        whole.restrict(some)
-        for some in np.array_split(np.arange(len(whole.people)), parts)
-    ]
+    people = np.arange(len(whole.people))
+    return [whole.restrict(some) for some in np.array_split(people, parts)]
 
 
 def masks(settings, seed, number):
     """Dropout of every layer, as the engine draws it."""
-    seeds = RunSeeds(seed)
-    return [
-        torch.from_numpy(
-            dropout_mask(
-                np.arange(PEOPLE),
-                settings.width,
-                settings.dropout,
-                Draw(seeds.dropout, number, layer).key,
-            )
-        ).double()
-        for layer in range(1, settings.layers + 1)
-    ]
+    people, dropout = np.arange(PEOPLE), RunSeeds(seed).dropout
+    layers = range(1, settings.layers + 1)
+    keys = [Draw(dropout, number, layer).key for layer in layers]
+    made = [dropout_mask(people, settings.width, settings.dropout, key) for key in keys]
+    return [torch.from_numpy(one).double() for one in made]
 
 
 @pytest.mark.parametrize("window_slots", [1, 3])
@@ -51,18 +43,12 @@ def masks(settings, seed, number):
 def test_rounds_are_those_of_the_algorithms_person_by_person(
     path, clips, states, window_slots
 ):
-    settings = settings_of(
-        precision="double", gradient_path=path, window_slots=window_slots
-    )
-    privacy = {"mode": "off"}
+    given = {"gradient_path": path, "window_slots": window_slots}
+    settings, privacy = settings_of(precision="double", **given), {"mode": "off"}
     if clips:
-        privacy = {
-            "mode": "paper",
-            "upload_sigma": 0.0,
-            "gradient_sigma": 0.0,
-            "gradient_clip": 0.3,
-            "upload_clip": 0.5,
-        }
+        no_noise = {"upload_sigma": 0.0, "gradient_sigma": 0.0}
+        privacy = {"mode": "paper", "gradient_clip": 0.3, "upload_clip": 0.5}
+        privacy |= no_noise
     whole = city(PEOPLE, 1 if clips else 0, states, window_slots)
     plan = plan_of(settings, len(whole.pseudo), **privacy)
     engine = LocalSites(cohorts_of(whole, 4), settings, plan, seed=2)
@@ -70,11 +56,7 @@ def test_rounds_are_those_of_the_algorithms_person_by_person(
     loop = Loop(
         traces_of(PEOPLE),
         statuses(PEOPLE).tolist(),
-        {
-            name.removeprefix("parameter/"): value.clone()
-            for name, value in start.items()
-            if name.startswith("parameter/")
-        },
+        {n: p.clone() for n, p in tensors_under(start, "parameter/").items()},
         [row.clone() for row in start["home/rows"]],
         state=whole.state,
         window_slots=window_slots,
@@ -88,11 +70,8 @@ def test_rounds_are_those_of_the_algorithms_person_by_person(
         loss = engine.step()
         expected = loop.round(masks(settings, 2, number))
         # With clips the loss stays with the sites.
-        assert loss == (
-            pytest.approx(math.nan, nan_ok=True)
-            if clips
-            else pytest.approx(expected, rel=1e-10)
-        )
+        wanted = math.nan if clips else expected
+        assert loss == pytest.approx(wanted, rel=1e-10, nan_ok=True)
     now = engine.state().tensors
     for name, value in loop.parameters.items():
         assert torch.allclose(now[f"parameter/{name}"], value, rtol=0, atol=1e-10)
@@ -120,9 +99,8 @@ def test_no_message_holds_a_trace_a_label_or_an_embedding(kind, parts, mode, upl
         privacy |= {"upload_sigma": 0.1, "gradient_sigma": 0.1}
     whole = city(CROWD, 1, 2)
     plan = plan_of(settings, 1, **privacy)
-    engine, transport = sites_of(
-        cohorts_of(whole, parts), settings, plan, 2, SiteRules(uploads=uploads)
-    )
+    cohorts, rules = cohorts_of(whole, parts), SiteRules(uploads=uploads)
+    engine, transport = sites_of(cohorts, settings, plan, 2, rules)
     embeddings = [one.state.rows for one in transport.rounds.values()]
     train(engine)
     wire = [message for _, message in (*transport.calls, *transport.answers)]

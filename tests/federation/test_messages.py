@@ -62,16 +62,9 @@ RECORDS = [
     messages.GradientUpload(3, NAMED, 5, None),
     messages.GradientUpload(3, NAMED, 5, 2.5, 0.75),
     SharedData({"a": 0}, NAMED, np.ones((2, 3, 1, 2), np.float32), forecast={"b": 1}),
-    *map(
-        sample,
-        (
-            field_messages.Sweep,
-            field_messages.EndOfRun,
-            field_messages.SiteCounts,
-            field_messages.FieldSums,
-            field_messages.LossesReply,
-        ),
-    ),
+    *map(sample, (field_messages.Sweep, field_messages.EndOfRun)),
+    *map(sample, (field_messages.SiteCounts, field_messages.FieldSums)),
+    sample(field_messages.LossesReply),
     field_messages.LossesRequest((HeldOutFold(1, (0, 1)),)),
 ]
 
@@ -83,9 +76,8 @@ def all_kinds(kind):
 
 def equal(one, other):
     if isinstance(one, dict) and any(isinstance(v, torch.Tensor) for v in one.values()):
-        return one.keys() == other.keys() and all(
-            torch.equal(one[key], other[key]) for key in one
-        )
+        same = (torch.equal(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(same)
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
@@ -109,10 +101,9 @@ def test_a_record_survives_its_encoding_and_lacks_no_field(record):
     for name in packet.values.keys() - {messages.SECONDS}:
         for odd in ({"x": 1}, [[]], "x", math.inf, True):
             if type(odd) is not type(packet.values[name]):
+                wrong = {**packet.values, name: odd}
                 with pytest.raises(DataError, match=f"{name} is "):
-                    type(record).decode(
-                        Packet(HEADER, packet.tensors, {**packet.values, name: odd})
-                    )
+                    type(record).decode(Packet(HEADER, packet.tensors, wrong))
 
 
 def test_every_record_is_tested_and_none_is_read_from_nothing():
@@ -123,16 +114,13 @@ def test_every_record_is_tested_and_none_is_read_from_nothing():
             kind.decode(Packet(HEADER))
 
 
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+VALUE = st.none() | st.booleans() | NUMBER | st.text()
+
+
 @given(
     st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 20), max_size=4),
-    st.dictionaries(
-        st.text(),
-        st.none()
-        | st.booleans()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(),
-        max_size=4,
-    ),
+    st.dictionaries(st.text(), VALUE, max_size=4),
 )
 @settings(deadline=None, derandomize=True, max_examples=50)
 def test_what_is_packed_is_unpacked(sizes, values):

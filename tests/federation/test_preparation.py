@@ -1,6 +1,8 @@
 """What a site makes for its own people, whatever the split into sites."""
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
@@ -106,8 +108,7 @@ def test_scaled_states_have_one_spread_and_unit_length(scaled):
     region = replace(SETTINGS.region, scale_states=scaled)
     rng = np.random.default_rng(3)
     raw = (5 + rng.normal(size=(400, 6)) * [1e-2, 1, 3, 0, 1e-9, 7]).astype(np.float32)
-    parts = [StateMoments.of(part) for part in np.array_split(raw, 4)]
-    moments = sum(parts[1:], parts[0])
+    moments = reduce(add, map(StateMoments.of, np.array_split(raw, 4)))
     made = StateScaling.of(moments, replace(SETTINGS, region=region)).apply(raw)
     if not scaled:
         np.testing.assert_array_equal(made, raw)
@@ -135,10 +136,8 @@ def test_the_mobility_model_is_that_of_the_sampled_group():
     (data,) = sites_data(1)
     group = validation_split(data, settings, 4).mobility_group
     assert 25 < len(group) < 55
-    parts = [
-        validation_split(one, settings, 4).mobility_group + one.first
-        for one in sites_data(3)
-    ]
+    splits = [(one, validation_split(one, settings, 4)) for one in sites_data(3)]
+    parts = [split.mobility_group + one.first for one, split in splits]
     np.testing.assert_array_equal(group, np.concatenate(parts))
     expected = markov_loop.aggregate(data.traces, group.tolist(), 0.0)
     model = public_mobility(data.traces, pseudo, 4)

@@ -57,11 +57,9 @@ def test_channels_get_their_shares_of_squared_mu():
     plan = plan_of(mode="local", upload_share=0.5, gradient_share=0.2)
     channels = spend(plan, 20).spent().channels
     squares = {name: spends["person"].mu ** 2 for name, spends in channels.items()}
-    total = sum(squares.values())
-    assert squares["upload/0"] / total == pytest.approx(0.25)
-    assert squares["upload/1"] / total == pytest.approx(0.25)
-    assert squares["gradient"] / total == pytest.approx(0.2)
-    assert squares["counts"] / total == pytest.approx(0.3)
+    found = {name: one / sum(squares.values()) for name, one in squares.items()}
+    shares = {"upload/0": 0.25, "upload/1": 0.25, "gradient": 0.2, "counts": 0.3}
+    assert found == pytest.approx(shares)
 
 
 def test_paper_noise_is_as_given_or_by_its_formula():
@@ -77,17 +75,12 @@ def test_paper_noise_is_as_given_or_by_its_formula():
 def test_paper_mode_names_what_is_not_protected():
     plan = plan_of(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
     message = [unprotected(one) for one in plan.opening()]
-    assert message == [
-        "places in clear, true among 2 pseudo",
-        "true counts of people at places",
-    ]
-    assert all(isinstance(one, GaussianRelease) for one in plan.round_receipts(3))
-    assert {one.terms.channel for one in plan.round_receipts(3)} == {
-        "upload/0",
-        "upload/1",
-        "gradient",
-    }
-    assert {one.terms.round for one in plan.round_receipts(3)} == {3}
+    places = "places in clear, true among 2 pseudo"
+    assert message == [places, "true counts of people at places"]
+    made = plan.round_receipts(3)
+    assert all(isinstance(one, GaussianRelease) for one in made)
+    assert {one.terms.channel for one in made} == {"upload/0", "upload/1", "gradient"}
+    assert {one.terms.round for one in made} == {3}
 
 
 def test_without_privacy_everything_is_listed_as_unprotected():

@@ -41,10 +41,8 @@ def fit(task, folder=None, **more):
     """Train with a checkpoint after every round."""
     if folder is not None:
         folder.mkdir(exist_ok=True)
-    recorder = UploadRecorder.of(task.settings)
-    return training.fit(
-        task, folder=folder, checkpoint_seconds=0, recorder=recorder, **more
-    )
+    more |= {"folder": folder, "recorder": UploadRecorder.of(task.settings)}
+    return training.fit(task, checkpoint_seconds=0, **more)
 
 
 def outcome(folder):
@@ -79,9 +77,8 @@ def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
     assert first.checks == second.checks
     assert first.spent == second.spent
     assert ((first.probability >= 0) & (first.probability <= 1)).all()
-    assert (first.spent["epsilon"]["person"] is None) == (
-        settings.privacy.mode == "off"
-    )
+    unbounded = first.spent["epsilon"]["person"] is None
+    assert unbounded == (settings.privacy.mode == "off")
     read = fit(town.task(settings), tmp_path)
     np.testing.assert_array_equal(read.probability, second.probability)
     assert (read.checks, read.spent) == (second.checks, second.spent)
@@ -110,9 +107,8 @@ def test_privacy_is_accounted_for():
     found = fit(town.task(MODES["local"]))
     assert 0 < found.spent["epsilon"]["person"] <= 8.0 + 1e-6
     assert found.checks[-1].epsilon == found.spent["epsilon"]["person"]
-    assert [check.epsilon for check in found.checks] == sorted(
-        check.epsilon for check in found.checks
-    )
+    epsilons = [check.epsilon for check in found.checks]
+    assert epsilons == sorted(epsilons)
     bare = {one["channel"] for one in found.spent["unprotected"]}
     assert bare == {"places", "mobility model"}
     assert found.forecast is None
@@ -146,10 +142,8 @@ def test_of_two_learning_rates_validation_people_choose(monkeypatch):
     best = min(tried, key=lambda one: one.validation_log_loss)
     assert found.learning_rate == best.learning_rate
     np.testing.assert_array_equal(found.probability, best.probability)
-    alone = [
-        fit(town.task(settings.with_learning_rate(rate)))
-        for rate in settings.learning_rates
-    ]
+    each = [settings.with_learning_rate(rate) for rate in settings.learning_rates]
+    alone = [fit(town.task(one)) for one in each]
     assert alone[0].checks == tried[0].checks
     # The second has initial weights of its own.
     assert alone[1].checks[0].loss != tried[1].checks[0].loss
@@ -196,10 +190,8 @@ def test_a_full_disk_at_any_moment_is_told_and_can_be_gone_on_from(tmp_path):
     for number in range(2, counted.changes - 4, 9):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with (
-            pytest.raises(WriteError, match="cannot be written"),
-            disk(folder, full_from(number)),
-        ):
+        full = pytest.raises(WriteError, match="cannot be written")
+        with full, disk(folder, full_from(number)):
             fit(task, folder)
         names = [entry.name for entry in folder.rglob("*")]
         assert not [name for name in names if name.endswith(".partial")], number
@@ -291,9 +283,7 @@ def test_a_changed_feature_is_noticed_with_a_way_out(tmp_path):
     content = bytearray(state.read_bytes())
     content[-1] ^= 1
     state.write_bytes(content)
-    with pytest.raises(
-        CorruptFileError, match=r"delete .*features to compute it again"
-    ):
+    with pytest.raises(CorruptFileError, match=r"delete .*features to comp"):
         fit(task, folder)
     shutil.rmtree(folder / "features")
     fit(task, folder)
@@ -311,9 +301,8 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_state(tmp_path):
 
 
 def test_a_budget_too_small_stops_before_anything_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "epifalcon.federation.privacy_plan._budget", lambda _: Budget(person=0.5)
-    )
+    budget = "epifalcon.federation.privacy_plan._budget"
+    monkeypatch.setattr(budget, lambda _: Budget(person=0.5))
     task = town.task(MODES["local"])
     with pytest.raises(BudgetExceededError, match="nothing was released"):
         fit(task, tmp_path)

@@ -13,6 +13,7 @@ from epifalcon.federation.client import Client
 from epifalcon.federation.engine import EdgeExchange, VectorisedEngine, train
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.models.person_model import Exchange, status_inputs
+from epifalcon.models.tensor_files import tensors_under
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
 
@@ -26,10 +27,13 @@ def central(engine, whole, weights=None):
     values = {name: start[name].clone().requires_grad_() for name in names}
     operator = dense_layer(whole.incidence).to(next(iter(values.values())).dtype)
     rule = engine.settings
-    optimiser = torch.optim.Adam(
-        values.values(), lr=rule.learning_rate, weight_decay=rule.weight_decay
-    )
+    rates = {"lr": rule.learning_rate, "weight_decay": rule.weight_decay}
+    optimiser = torch.optim.Adam(values.values(), **rates)
     target = torch.from_numpy(whole.status.astype(np.int64))
+
+    def linear(name, rows):
+        parts = (values[f"parameter/{name}.{part}"] for part in ("weight", "bias"))
+        return nn.functional.linear(rows, *parts)
 
     def forward():
         rows = values["home/rows"]
@@ -37,16 +41,8 @@ def central(engine, whole, weights=None):
             received = operator @ rows
             if whole.state is not None:
                 received = torch.cat([received, whole.state.to(rows.dtype)], 1)
-            rows = torch.relu(
-                nn.functional.linear(
-                    received,
-                    values[f"parameter/layer{layer}.weight"],
-                    values[f"parameter/layer{layer}.bias"],
-                )
-            )
-        return nn.functional.linear(
-            rows, values["parameter/head.weight"], values["parameter/head.bias"]
-        )
+            rows = torch.relu(linear(f"layer{layer}", received))
+        return linear("head", rows)
 
     def step():
         loss = nn.functional.cross_entropy(forward(), target, weights, ignore_index=-1)
@@ -62,11 +58,9 @@ def central(engine, whole, weights=None):
 @pytest.mark.parametrize("class_weights", [None, (0.3, 2.0)])
 def test_exchanged_rounds_are_those_of_a_central_model(precision, close, class_weights):
     whole = city(30, states=3)
-    settings = settings_of(
-        precision=precision, dropout=0.0, class_weights=class_weights
-    )
-    engine = engine_of(whole, settings)
-    weights = None
+    given = {"precision": precision, "class_weights": class_weights}
+    settings = settings_of(dropout=0.0, **given)
+    engine, weights = engine_of(whole, settings), None
     if class_weights is not None:
         weights = torch.tensor(class_weights, dtype=settings.dtype)
     step, forward, values = central(engine, whole, weights)
@@ -84,22 +78,15 @@ def test_status_input_learns_its_shared_embedding():
     whole = city(30)
     settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
     engine = engine_of(whole, settings)
-    start = engine.state().tensors
-    shown, target = Client(
-        whole, settings, plan_of(settings), RunSeeds(1)
-    ).masked_status(0)
-    values = {
-        name.removeprefix("parameter/"): one.clone().requires_grad_()
-        for name, one in start.items()
-        if name.startswith("parameter/")
-    }
+    client = Client(whole, settings, plan_of(settings), RunSeeds(1))
+    shown, target = client.masked_status(0)
+    found = tensors_under(engine.state().tensors, "parameter/")
+    values = {name: one.clone().requires_grad_() for name, one in found.items()}
     rows = status_inputs(shown, torch.float64) @ values["input.weight"].T
     operator = dense_layer(whole.incidence)
     for layer in range(2):
-        rows = torch.relu(
-            operator @ rows @ values[f"layer{layer}.weight"].T
-            + values[f"layer{layer}.bias"]
-        )
+        weight, bias = values[f"layer{layer}.weight"], values[f"layer{layer}.bias"]
+        rows = torch.relu(operator @ rows @ weight.T + bias)
     logits = rows @ values["head.weight"].T + values["head.bias"]
     target = torch.from_numpy(target.astype(np.int64))
     nn.functional.cross_entropy(logits, target, ignore_index=-1).backward()
@@ -154,9 +141,8 @@ def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
     for wrong in (torch.nan, torch.inf):
         rows = torch.ones(20, 4)
         rows[7, 3] = wrong
-        with pytest.raises(
-            DataError, match=f"{kind}/1 in round 3 holds NaN or infinity"
-        ):
+        message = f"{kind}/1 in round 3 holds NaN or infinity"
+        with pytest.raises(DataError, match=message):
             edge_exchange.carry(Exchange(kind, 1, rows), 0, kind, 3)
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from epifalcon.errors import SettingsError
 from epifalcon.hypergraph.contacts import contacts_of, strongest
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.regions import Regions
-from epifalcon.mobility.traces import Traces
+from tests.methods.tiny import city_of
 from tests.oracles.cities import cities, random_traces
 from tests.oracles.contacts_loop import closeness_by_loop, contacts_by_loop
 
@@ -18,13 +17,6 @@ quick = settings(deadline=None, derandomize=True, max_examples=40)
 def rows(people, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(people, width, dtype=torch.float64, generator=generator)
-
-
-def city_of(*slots, regions=9):
-    """A city from the regions of everybody, slot by slot."""
-    ids = np.array(slots, np.int32)
-    clock = Clock(24 / len(slots), 1)
-    return Traces(ids, clock, Regions("area", np.zeros((regions, 2))))
 
 
 def crowded(people=120, seed=3):
@@ -77,11 +69,11 @@ def test_whole_numbers_in_a_crowd_come_out_whole():
 
 
 def test_the_mean_keeps_a_constant_and_is_zero_without_contacts():
-    traces = city_of([0, 0, 1, -1, 0], [2, 0, 1, 1, 1])
+    traces = city_of([[0, 0, 1, -1, 0], [2, 0, 1, 1, 1]])
     contacts = contacts_of(traces)
     found = contacts.mean(torch.ones(5, 2))
     torch.testing.assert_close(found, torch.ones(5, 2))
-    alone = contacts_of(city_of([0, 1, -1], [0, 2, -1]))
+    alone = contacts_of(city_of([[0, 1, -1], [0, 2, -1]]))
     assert not alone.mean(torch.ones(3, 2)).any()
     assert not alone.degree.any()
 

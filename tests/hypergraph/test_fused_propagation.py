@@ -53,9 +53,8 @@ def test_hash_collisions_do_not_merge_different_sets(edges):
     group = np.empty(inc.edges, np.int32)
     bits = int(inc.edges).bit_length()  # as small a table as possible
     order = np.arange(inc.edges, dtype=np.int32)
-    first = fused_propagation._merge(
-        inc.by_edge.start, inc.by_edge.index, order, bits, group
-    )
+    rows = inc.by_edge
+    first = fused_propagation._merge(rows.start, rows.index, order, bits, group)
     found = Counter(tuple(edges[first[one]]) for one in group if one != ALONE)
     assert found == Counter(tuple(one) for one in edges if len(one) > 1)
 

@@ -11,20 +11,13 @@ from epifalcon.hypergraph.incidence import (
     sum_of_edges,
 )
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from tests.hypergraph.hypergraphs import by_hand, incidences
+from tests.methods.tiny import city_of
 from tests.oracles.cities import cities, random_traces
 from tests.oracles.dense_hypergraph import dense, members_by_loop
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
-
-
-def city(ids: list[list[int]], regions: int = 3) -> Traces:
-    """A city of one day; one row of ``ids`` for each person."""
-    by_slot = np.array(ids, np.int32).T.copy()
-    clock = Clock(24 / len(by_slot), 1)
-    return Traces(by_slot, clock, Regions("area", np.zeros((regions, 2))))
 
 
 def members(inc: Incidence) -> dict[int, list[int]]:
@@ -59,9 +52,8 @@ def test_sizes_degrees_and_the_transposed_rows_are_those_of_the_matrix(inc):
 def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
     people = data.draw(st.permutations(range(traces.people)))
     people = people[: data.draw(st.integers(1, len(people)))]
-    own = Traces(
-        np.ascontiguousarray(traces.by_slot[:, people]), traces.clock, traces.regions
-    )
+    by_slot = np.ascontiguousarray(traces.by_slot[:, people])
+    own = Traces(by_slot, traces.clock, traces.regions)
     cohort, view = Incidence.of(own), Incidence.of(traces).restrict(people)
     assert members(cohort) == members(view)
     assert np.array_equal(cohort.edge_key, view.edge_key)
@@ -71,7 +63,7 @@ def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
 
 def test_a_window_must_divide_the_trace():
     with pytest.raises(SettingsError, match=r"window_slots=3 .* 4 slots"):
-        Incidence.of(city([[0, 0, 1, 0]]), window_slots=3)
+        Incidence.of(city_of([[0], [0], [1], [0]]), window_slots=3)
 
 
 @pytest.mark.parametrize(

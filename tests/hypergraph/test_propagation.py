@@ -71,10 +71,7 @@ def test_gradients_are_exact_also_of_gradients(inc):
 @given(incidences(), st.integers(1, 4))
 def test_sums_of_cohorts_add_up_to_the_sums_of_all(inc, cohorts):
     x = rows(inc.people, 3)
-    total, count = (
-        torch.zeros(inc.edges, 3).double(),
-        torch.zeros(inc.edges, 1).double(),
-    )
+    total, count = (torch.zeros(inc.edges, width).double() for width in (3, 1))
     views = [
         (ids, inc.restrict(ids))
         for first in range(cohorts)

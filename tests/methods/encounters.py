@@ -1,16 +1,12 @@
 """Cities of a few people who meet now and then, for exact answers."""
 
-import numpy as np
 from hypothesis import strategies as st
 
 from epifalcon.belief_propagation.seir_chain import force_by_share, rates_for
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import mean_share_of_others
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import TestResults
-from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.regions import Regions
-from epifalcon.mobility.traces import Traces
+from tests.methods.tiny import city_of
 from tests.oracles.exact_inference import World
 from tests.scenes import Scene
 
@@ -18,23 +14,9 @@ FIERCE = Pathogen(name="fierce", beta=30.0, alpha=12.0, mu=4.0)
 """Half of those who share a slot with a case are infected."""
 
 
-def traces_of(by_slot):
-    ids = np.array(by_slot, np.int32)
-    places = np.arange(2.0 * (ids.max() + 2)).reshape(-1, 2)
-    clock = Clock(slot_hours=24 / len(ids), days=1)
-    return Traces(ids, clock, Regions("area", places))
-
-
 def scene_of(by_slot, pathogen=FIERCE, **rule):
     settings = OutbreakSettings(**{"kappa": 1.0, "seed_count": 1, **rule})
-    return Scene(traces_of(by_slot), 0, pathogen, settings)
-
-
-def known_of(people, tests):
-    """The record of tests given as (person, slot, result)."""
-    columns = np.array([*tests], np.int32).reshape(-1, 3).T
-    person, slot, result = columns
-    return TestResults.from_tests(people, person, result.astype(np.bool_), slot)
+    return Scene(city_of(by_slot), 0, pathogen, settings)
 
 
 def force_of(scene):

@@ -76,10 +76,13 @@ def test_before_the_fit_there_is_nothing():
 
 def test_tests_of_another_city_are_refused():
     one = np.zeros(1, np.int32)
-    with pytest.raises(
-        DataError, match="tests are of 3 people, but the traces have 80"
-    ):
+    with pytest.raises(DataError, match="of 3 people, but the traces have 80"):
         says().fit(town.traces(), TestResults(3, one, one == 0, one))
+
+
+def test_swapped_data_is_refused_with_the_expected_types():
+    with pytest.raises(DataError, match="Traces and TestResults, not TestResults"):
+        says().fit(town.known(), town.traces())
 
 
 def test_hyperparameters_by_name_or_as_settings():

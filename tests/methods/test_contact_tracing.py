@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.methods.contact_tracing import (
@@ -22,6 +21,7 @@ from epifalcon.methods.contact_tracing import (
     rising_scores,
 )
 from epifalcon.mobility.clock import Clock
+from tests.epidemic.worlds import known_of
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.methods.tiny import city_of, results_of
 from tests.oracles.cities import cities
@@ -87,12 +87,7 @@ def test_without_tests_it_refuses():
 
 
 def test_a_case_counts_until_some_days_after_its_first_positive_test():
-    known = TestResults.from_tests(
-        4,
-        np.array([0, 0, 1, 2]),
-        np.array([True, True, True, False]),
-        np.array([6, 3, 20, 4]),
-    )
+    known = known_of(4, [(0, 6, 1), (0, 3, 1), (1, 20, 1), (2, 4, 0)])
     clock = Clock(8.0, 7)
     assert case_until(known, clock, None).tolist() == [20, 20, -1, -1]
     assert case_until(known, clock, 2).tolist() == [9, 20, -1, -1]

@@ -12,9 +12,8 @@ def convolved(walk, rows, conv):
     """The sum over k of W^k rows Theta_k, with every power written out."""
     parts = conv.weight.unflatten(0, (-1, rows.shape[1]))
     powers = (torch.linalg.matrix_power(walk, k) for k in range(len(parts)))
-    return conv.bias + sum(
-        power @ rows @ part for power, part in zip(powers, parts, strict=True)
-    )
+    pairs = zip(powers, parts, strict=True)
+    return conv.bias + sum(power @ rows @ part for power, part in pairs)
 
 
 def dense_state(cell, walk, x, state):

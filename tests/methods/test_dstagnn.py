@@ -91,9 +91,8 @@ def test_attention_over_people_is_the_dense_softmax_on_the_support():
     on = matrix(graph.edges, torch.ones(len(graph.edges))) > 0
     person = block.norm(block.embed(x.flatten(1)))
     for term, found in enumerate(block(x)):
-        query, key = (
-            one(person)[:, 3 * term : 3 * term + 3] for one in (block.query, block.key)
-        )
+        columns = slice(3 * term, 3 * term + 3)
+        query, key = (one(person)[:, columns] for one in (block.query, block.key))
         bias = matrix(graph.edges, graph.similarity * block.mask[term])
         score = query @ key.t() / 3**0.5 + bias
         expected = score.masked_fill(~on, -torch.inf).softmax(1)
@@ -164,9 +163,8 @@ def least_cost(one, other):
                 cost[here, there] -= one[here] @ other[there] / both
     rows = np.kron(np.eye(days), np.ones(days))
     columns = np.kron(np.ones(days), np.eye(days))
-    found = linprog(
-        cost.ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate(masses)
-    )
+    equal = np.vstack([rows, columns])
+    found = linprog(cost.ravel(), A_eq=equal, b_eq=np.concatenate(masses))
     return found.fun
 
 

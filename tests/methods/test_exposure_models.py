@@ -37,10 +37,8 @@ def test_risk_is_the_regression_on_roots_of_daily_exposure():
 
 def test_the_strength_with_the_least_out_of_fold_loss_is_chosen():
     strengths = (0.0001, 0.01, 100.0)
-    each = [
-        fitted(ExposureLogistic(strengths=(one,), folds=3)).diagnostics
-        for one in strengths
-    ]
+    models = [ExposureLogistic(strengths=(one,), folds=3) for one in strengths]
+    each = [fitted(model).diagnostics for model in models]
     both = fitted(ExposureLogistic(strengths=strengths, folds=3)).diagnostics
     assert both == pytest.approx(min(each, key=lambda one: one["masked_log_loss"]))
     assert len({one["masked_log_loss"] for one in each}) == 3
@@ -71,9 +69,8 @@ def two_kinds_of_places(people=480):
     burning = region < 12
     infected = rng.random(people) < np.where(burning, 0.8, 0.1)
     person = np.flatnonzero(rng.random(people) < 0.6).astype(np.int32)
-    known = TestResults(
-        people, person, infected[person], np.full(len(person), 5, np.int32)
-    )
+    slot = np.full(len(person), 5, np.int32)
+    known = TestResults(people, person, infected[person], slot)
     return city_of(by_slot, days=3), known, burning
 
 

@@ -23,7 +23,7 @@ from epifalcon.methods.falcon_field import (
 )
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.ledger import Ledger
-from tests.methods.encounters import known_of
+from tests.epidemic.worlds import known_of
 from tests.methods.test_hbp import evaluated, town_scene, world
 from tests.oracles.cities import random_traces
 from tests.scenes import Scene, placed
@@ -50,9 +50,8 @@ def test_nobody_s_own_result_changes_its_own_recalibration(monkeypatch):
     before, risk = scaled.predict_proba(), fitted(known, field=plain).predict_proba()
     assert scaled.scores.diagnostics["offset"] != 0
     assert (before != risk).all()
-    np.testing.assert_array_equal(
-        scaled.scores.masked_risk, before[scaled.scores.masked]
-    )
+    found = scaled.scores
+    np.testing.assert_array_equal(found.masked_risk, before[found.masked])
     assert sorted(scaled.scores.masked) == sorted(known.person)
     for person in known.person[::11]:
         after = fitted(town.flipped(known, [person]), field=field).predict_proba()
@@ -99,9 +98,8 @@ def test_a_private_run_writes_a_ledger_and_resumes(mode, tmp_path):
 
 def test_little_noise_changes_little_and_much_noise_gives_everybody_the_same_risk():
     known, scene = town.known(), town_scene()
-    plain = FieldSettings(
-        sweeps=2, folds=0, region=TransmissionSettings(transmission="fixed")
-    )
+    region = TransmissionSettings(transmission="fixed")
+    plain = FieldSettings(sweeps=2, folds=0, region=region)
     clear = fitted(known, scene, field=plain).predict_proba()
     spread = {}
     for epsilon in (1e7, 0.01):
@@ -119,9 +117,8 @@ def test_a_private_run_uses_noised_counts_only(monkeypatch):
     """Neither the true crowd nor the true share of others reaches the model."""
     privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
     before = fitted(town.known(), privacy=privacy).predict_proba()
-    monkeypatch.setattr(
-        inference_schedule.InferenceSchedule, "_share_of_others", lambda _: 0.99
-    )
+    schedule = inference_schedule.InferenceSchedule
+    monkeypatch.setattr(schedule, "_share_of_others", lambda _: 0.99)
     after = fitted(town.known(), privacy=privacy).predict_proba()
     np.testing.assert_array_equal(before, after)
 
@@ -152,9 +149,8 @@ def recalibrated(risk, held, known):
 def test_the_recalibration_of_held_out_people_applies_to_everybody():
     risk, infected, known = underestimated()
     found = recalibrated(risk, [HeldOutRun(risk, known.tested)], known)
-    assert found.line(risk)[TESTED:].mean() == pytest.approx(
-        infected[TESTED:].mean(), abs=0.03
-    )
+    mean = pytest.approx(infected[TESTED:].mean(), abs=0.03)
+    assert found.line(risk)[TESTED:].mean() == mean
     assert found.line.offset == pytest.approx(1, abs=0.15)
     assert found.uncertainty[1, 1] == pytest.approx(1 / (TESTED * 0.22), rel=0.2)
 

@@ -68,9 +68,8 @@ def fitted(settings=QUICK, **scene):
 def federation(settings=QUICK):
     known = town.known()
     people = np.flatnonzero(known.tested)[:6].astype(np.int32)
-    made = Federation(
-        town.traces(), known, settings, Streams(3), people, known.status[people] == 1
-    )
+    results, streams = known.status[people] == 1, Streams(3)
+    made = Federation(town.traces(), known, settings, streams, people, results)
     made.restart(0, 1.0)
     return made
 
@@ -247,9 +246,8 @@ def test_every_gradient_is_that_of_the_device_alone(city, most):
     items, own = world.items[graphs.item], world.own[who]
     weights = world.layout.views(world.model.expand(len(people), -1))
     odds = log_odds(weights, items, own, graphs)
-    found = gradients(
-        world.layout, world.model, items, own, graphs, world.infected[who], base=-0.7
-    )
+    model, infected = world.model, world.infected[who]
+    found = gradients(world.layout, model, items, own, graphs, infected, base=-0.7)
     for place, person in enumerate(people):
         mine = world.visits[[person]].indices
         model = world.model.clone().requires_grad_()
@@ -257,12 +255,9 @@ def test_every_gradient_is_that_of_the_device_alone(city, most):
         vector = world.own[person].clone().requires_grad_()
         alone = world.odds(model, rows, vector, person)
         assert float(odds[place]) == pytest.approx(float(alone.detach()))
-        loss = functional.binary_cross_entropy_with_logits(
-            alone - 0.7, world.infected[person]
-        )
-        wanted = torch.autograd.grad(
-            loss, (model, rows, vector), materialize_grads=True
-        )
+        infected, inputs = world.infected[person], (model, rows, vector)
+        loss = functional.binary_cross_entropy_with_logits(alone - 0.7, infected)
+        wanted = torch.autograd.grad(loss, inputs, materialize_grads=True)
         assert torch.allclose(found.model[place], wanted[0], atol=1e-9)
         assert torch.allclose(found.item[place, : len(mine)], wanted[1], atol=1e-9)
         assert (found.item[place, len(mine) :] == 0).all()
@@ -359,10 +354,8 @@ def test_the_form_of_an_upload_does_not_reveal_true_items():
     for _ in range(200):
         gradient = draw.normal(size=(20, 4)).astype(np.float32)
         is_true = draw.permutation(items) < 20
-        noise = UploadNoise(clip=0.5, norm="linf", scale=0.2)
-        upload = release(
-            np.zeros(3, np.float32), gradient, PseudoItems(items, is_true), noise, draw
-        )
+        noise, cover = UploadNoise(clip=0.5), PseudoItems(items, is_true)
+        upload = release(np.zeros(3, np.float32), gradient, cover, noise, draw)
         assert (upload.item == items).all()
         assert upload.row.dtype == np.float32
         true.append(upload.row[is_true])
@@ -411,17 +404,10 @@ def exact_delta(epsilon, distances):
 def test_the_bound_holds_and_is_not_far_off(norm, uploads):
     noise = UploadNoise(clip=0.1, norm=norm, scale=0.4)
     result = privacy_spent(noise, numbers=9, uploads=uploads, delta=0.01)
-    worst = {
-        "l1": np.eye(9)[0] * 0.5,
-        "l2": np.full(9, 0.5 / 3),
-        "linf": np.full(9, 0.5),
-    }[norm]
-    moved = np.tile(worst, uploads)
-    assert exact_delta(result["epsilon_total"], moved) <= 0.01
-    assert (
-        exact_delta(result["epsilon_total"] / 2, moved) > 0.01
-        or result["epsilon_total"] < 0.6
-    )
+    worst = {"l1": np.eye(9)[0], "l2": np.full(9, 1 / 3), "linf": np.ones(9)}[norm]
+    moved, epsilon = np.tile(0.5 * worst, uploads), result["epsilon_total"]
+    assert exact_delta(epsilon, moved) <= 0.01
+    assert exact_delta(epsilon / 2, moved) > 0.01 or epsilon < 0.6
     assert moved.sum() == pytest.approx(result["epsilon_total_naive"])
 
 
@@ -440,11 +426,7 @@ def test_the_claim_is_true_of_one_upload_under_the_l1_norm_alone():
 def test_what_the_published_noise_costs_at_larger_size():
     """The figures of docs/explanation-paper.md."""
     cost = privacy_spent(UploadNoise(), 11_939, 27)
-    assert (UploadNoise().clip, UploadNoise().norm, UploadNoise().scale) == (
-        0.1,
-        "linf",
-        0.2,
-    )
+    assert vars(UploadNoise()) == {"clip": 0.1, "norm": "linf", "scale": 0.2}
     assert (cost["epsilon_claimed"], cost["delta"]) == (1.0, 1e-6)
     assert cost["epsilon_round_naive"] == pytest.approx(11_939)
     assert cost["epsilon_round"] == pytest.approx(4_851, abs=1)
@@ -468,11 +450,8 @@ def test_answers_are_others_who_share_the_item(visited, most):
     for place, request in enumerate(requested):
         rows = answers.embedding[answers.start[place] : answers.start[place + 1]]
         assert (rows[:, 1] == -rows[:, 0]).all()
-        others = {
-            other
-            for other, there in pairs
-            if there == item[request] and other != owner[request]
-        }
+        others = {other for other, there in pairs if there == item[request]}
+        others.remove(owner[request])
         found = rows[:, 0].astype(int).tolist()
         assert len(found) == len(set(found)) == min(most, len(others))
         assert set(found) <= others
@@ -483,10 +462,8 @@ def test_every_partner_is_as_probable():
     met = np.zeros((6, 6))
     for _ in range(1500):
         helper.receive(names(6), draw)
-        answers = helper.answer(np.arange(6))
-        np.add.at(
-            met, (np.repeat(np.arange(6), 2), answers.embedding[:, 0].astype(int)), 1
-        )
+        partners = helper.answer(np.arange(6)).embedding[:, 0].astype(int)
+        np.add.at(met, (np.repeat(np.arange(6), 2), partners), 1)
     assert (met.diagonal() == 0).all()
     # 2 of 5: 600 expected, standard deviation 19.
     assert abs(met[~np.eye(6, dtype=bool)] - 600).max() < 4 * 19

@@ -55,10 +55,9 @@ def test_a_fold_never_shows_a_result_that_it_compares(cls, kind):
         assert torch.equal(after.people, before.people)
         assert torch.equal(after.infected, 1 - before.infected)
         # The other folds do show them.
-        assert not torch.equal(other[number - 1].status, made.folds[number - 1].status)
-        assert kind is EMBEDDED or not same(
-            other[number - 1].x, made.folds[number - 1].x
-        )
+        mine, theirs = made.folds[number - 1], other[number - 1]
+        assert not torch.equal(theirs.status, mine.status)
+        assert kind is EMBEDDED or not same(theirs.x, mine.x)
 
 
 @KINDS
@@ -115,11 +114,8 @@ def test_the_risk_of_a_tested_person_comes_from_where_its_result_is_not_shown(ki
 
 @pytest.mark.parametrize("cls", [Gcn, Gat])
 def test_the_skip_connection_adds_a_linear_map_of_the_own_input(cls):
-    graphs, x, status = (
-        ContactGraphs(town.traces()),
-        torch.randn(80, 5, 4),
-        torch.zeros(80),
-    )
+    graphs, x = ContactGraphs(town.traces()), torch.randn(80, 5, 4)
+    status = torch.zeros(80)
     made = []
     for skip in (True, False):
         torch.manual_seed(0)

@@ -24,7 +24,8 @@ from epifalcon.methods.hbp import (
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.mobility.traces import Traces
-from tests.methods.encounters import FIERCE, known_of, scene_of, world_of
+from tests.epidemic.worlds import known_of
+from tests.methods.encounters import FIERCE, scene_of, world_of
 from tests.oracles.cities import random_traces
 from tests.oracles.exact_inference import posterior
 from tests.scenes import Scene, placed
@@ -184,9 +185,8 @@ def test_factors_go_with_their_regions():
     assert not np.allclose(before, risk_of(Hbp, traces, labels.known))
     order = np.random.default_rng(2).permutation(6)
     place = np.append(np.argsort(order), -1).astype(np.int32)
-    regions = dataclasses.replace(
-        traces.regions, centre_km=traces.regions.centre_km[order]
-    )
+    centre = traces.regions.centre_km[order]
+    regions = dataclasses.replace(traces.regions, centre_km=centre)
     turned = Traces(place[traces.by_slot], traces.clock, regions)
     factor = truth.variation.regional_factor[order]
     moved = dataclasses.replace(truth, variation=Variation(factor))

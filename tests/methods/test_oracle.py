@@ -14,7 +14,8 @@ from epifalcon.methods.hbp import Hbp
 from epifalcon.methods.oracle import Oracle
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.subsample import keep_last_days
-from tests.methods.encounters import FIERCE, known_of
+from tests.epidemic.worlds import known_of
+from tests.methods.encounters import FIERCE
 from tests.oracles.cities import random_traces
 
 CLOCK = Clock(slot_hours=6, days=3)

@@ -1,5 +1,7 @@
 """Parameters of estimators: by name, nested, by mode, and in scikit-learn's tools."""
 
+import re
+
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
@@ -38,9 +40,8 @@ def test_settings_may_be_instances_or_mappings():
 
 def test_parameters_are_changed_together_or_not_at_all():
     model = Falcon(privacy="paper", seed=2)
-    model.set_params(
-        model__width=8, region__network__hidden_width=4, privacy__upload_sigma=0.1
-    )
+    model.set_params(model__width=8, region__network__hidden_width=4)
+    model.set_params(privacy__upload_sigma=0.1)
     settings = model.settings
     assert (settings.model.width, settings.region.network.hidden_width) == (8, 4)
     assert settings.privacy == PrivacySettings(mode="paper", upload_sigma=0.1)
@@ -58,6 +59,16 @@ def test_parameters_are_changed_together_or_not_at_all():
         with pytest.raises(SettingsError, match=message):
             model.set_params(**wrong)
         assert model.get_params() == before
+
+
+def test_an_unknown_name_is_found_in_its_table():
+    for given, near in (
+        ({"sweeps": 3}, "did you mean field={'sweeps': 3} or privacy="),
+        ({"epsilon": 3}, "did you mean privacy={'mode': 'local', 'epsilon': 3}?"),
+        ({"mode": "sums"}, "did you mean privacy={'mode': 'sums'}?"),
+    ):
+        with pytest.raises(SettingsError, match=re.escape(near)):
+            FalconField(**given)
 
 
 def test_a_grid_of_parameters():

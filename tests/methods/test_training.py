@@ -103,10 +103,8 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(number, tmp_path):
     with pytest.raises(Killed):
         trained(loop, folder=tmp_path, every_seconds=0.0, progress=stop_at(number))
     steps = []
-    again = trained(
-        loop, folder=tmp_path, progress=lambda _, done, *__: steps.append(done)
-    )
-    same(again, trained(loop))
+    watch = {"folder": tmp_path, "progress": lambda _, done, *__: steps.append(done)}
+    same(trained(loop, **watch), trained(loop))
     # It does continue: the step whose progress was stopped had not been stored.
     assert steps == list(range(number, 9))
 

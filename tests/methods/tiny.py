@@ -120,6 +120,5 @@ def results_of(*results):
     """Tests in slot 0 from everybody's result: 1, 0, or -1 for none."""
     status = np.array(results)
     person = np.flatnonzero(status >= 0).astype(np.int32)
-    return TestResults(
-        len(status), person, status[person] == 1, np.zeros(len(person), np.int32)
-    )
+    slot = np.zeros(len(person), np.int32)
+    return TestResults(len(status), person, status[person] == 1, slot)

@@ -103,13 +103,11 @@ def test_great_circle_equals_the_angle_between_vectors(one, other):
     assert float(great_circle_km(berlin, munich)) == pytest.approx(504.4, abs=0.5)
 
 
+NEAR = st.tuples(st.floats(-0.4, 0.4), st.floats(-0.4, 0.4))
+
+
 @CASES
-@given(
-    POINTS.filter(lambda p: abs(p[1]) < 60),
-    st.lists(
-        st.tuples(st.floats(-0.4, 0.4), st.floats(-0.4, 0.4)), min_size=2, max_size=5
-    ),
-)
+@given(POINTS.filter(lambda p: abs(p[1]) < 60), st.lists(NEAR, min_size=2, max_size=5))
 def test_the_plane_keeps_distances_of_a_city_also_across_the_date_line(centre, offsets):
     degrees = np.array(centre) + np.array(offsets)
     degrees[:, 0] = (degrees[:, 0] + 180) % 360 - 180
@@ -225,9 +223,8 @@ def test_all_parts_survive_the_disk(tmp_path):
     assert isinstance(loaded.by_slot, np.memmap)
     assert (loaded.clock, loaded.names) == (clock, ("007", "7"))
     for name in ("centre_km", "lonlat", "outline_km", "outline_ends"):
-        np.testing.assert_array_equal(
-            getattr(loaded.regions, name), getattr(regions, name)
-        )
+        mine, theirs = getattr(regions, name), getattr(loaded.regions, name)
+        np.testing.assert_array_equal(theirs, mine)
     assert (loaded.regions.names, loaded.regions.kind) == (regions.names, "area")
     Traces(GOOD.copy(), CLOCK, PLACES).save(tmp_path / "bare", Origin())
     bare = Traces.load(tmp_path / "bare")

@@ -39,9 +39,8 @@ def test_presets_stay_within_the_ranges(preset, seed):
 @pytest.mark.parametrize("observed", [1.0, 0.3])
 def test_basic_stays_within_the_ranges(observed):
     wanted = Experiment.load("basic-sars", ["city.days=15", "city.people=4000"]).city
-    full = CitySettings(
-        **{**vars(wanted), "observed_share": observed, "regions": 2_900}
-    )
+    changed = {"observed_share": observed, "regions": 2_900}
+    full = CitySettings(**{**vars(wanted), **changed})
     city = build_city(full, np.random.default_rng(4))
     found = measure(city).statistics
     assert [item for item in found if item.holds is False] == []
@@ -133,9 +132,8 @@ def test_never_fails_and_compares_nothing_without_a_value(
     people, days = shape
     rows = rng.integers(0, regions, (people, days * round(24 / slot_hours)))
     rows[rng.random(rows.shape) < unseen] = -1
-    centre = (
-        rng.uniform(0, 10, (regions, 2)) if placed else np.full((regions, 2), np.nan)
-    )
+    centre = rng.uniform(0, 10, (regions, 2))
+    centre = centre if placed else np.full_like(centre, np.nan)
     found = measure(traces_of(rows, slot_hours, centre, "poi"))
     for item in found.statistics:
         assert item.holds is None or not math.isnan(item.value)

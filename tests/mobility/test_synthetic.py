@@ -52,9 +52,8 @@ def test_threads_and_blocks_do_not_matter(monkeypatch, threads, block):
 def test_larger_cities_begin_with_the_smaller_one():
     small = city(people=40, days=6).by_person
     assert np.array_equal(city(people=90, days=6).by_person[:40], small)
-    assert np.array_equal(
-        city(people=40, days=11).by_person[:, : small.shape[1]], small
-    )
+    longer = city(people=40, days=11).by_person
+    assert np.array_equal(longer[:, : small.shape[1]], small)
 
 
 def test_another_slot_length_gives_the_same_stays():
@@ -80,16 +79,9 @@ def test_another_slot_length_gives_the_same_stays():
 )
 def test_any_size_makes_valid_traces(size, slot_hours, kind, share, seed):
     people, regions, days = size
-    wanted = CitySettings(
-        people=people,
-        regions=regions,
-        days=days,
-        slot_hours=slot_hours,
-        kind=kind,
-        observed_share=share,
-        home_share=share,
-        commuter_share=share,
-    )
+    size = {"people": people, "regions": regions, "days": days, "kind": kind}
+    names = ("observed_share", "home_share", "commuter_share")
+    wanted = CitySettings(slot_hours=slot_hours, **size, **dict.fromkeys(names, share))
     traces = build_city(wanted, np.random.default_rng(seed))
     assert traces.by_slot.shape == (wanted.clock.slots, people)
     assert len(traces.regions) == regions
@@ -216,11 +208,10 @@ def fit(centre, attraction, kernel, here, draws=60_000):
     wanted = exact(centre, attraction, kernel, here) * draws
     assert hits[wanted == 0].sum() == 0
     rare = wanted < 10
-    merged_hits = np.append(hits[~rare], hits[rare].sum())
-    merged = np.append(wanted[~rare], wanted[rare].sum())
+    seen, merged = (np.append(x[~rare], x[rare].sum()) for x in (hits, wanted))
     if merged[-1] < 1:
-        merged_hits, merged = merged_hits[:-1], merged[:-1]
-    return stats.chisquare(merged_hits, merged * merged_hits.sum() / merged.sum())[1]
+        seen, merged = seen[:-1], merged[:-1]
+    return stats.chisquare(seen, merged * seen.sum() / merged.sum())[1]
 
 
 def scattered(count):

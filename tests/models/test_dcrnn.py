@@ -29,9 +29,8 @@ def move_tables(draw: st.DrawFn):
     regions = draw(st.integers(1, 7))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     density = draw(st.sampled_from([0.0, 0.2, 0.7, 1.0]))
-    table = rng.integers(1, 9, (regions, regions)) * (
-        rng.random((regions, regions)) < density
-    )
+    size = (regions, regions)
+    table = rng.integers(1, 9, size) * (rng.random(size) < density)
     if draw(st.booleans()):
         table[rng.integers(regions)] = 0
         table[:, rng.integers(regions)] = 0
@@ -55,9 +54,8 @@ def conv_of(inputs, outputs, steps):
 def test_it_is_the_dense_formula(table, width, steps):
     x, conv = rows(len(table), width), conv_of(width, 3, steps)
     weight = conv.weight.detach().numpy().reshape(1 + 2 * steps, width, 3)
-    wanted = dense_diffusion.convolve(
-        x.numpy(), table, weight, conv.bias.detach().numpy()
-    )
+    bias = conv.bias.detach().numpy()
+    wanted = dense_diffusion.convolve(x.numpy(), table, weight, bias)
     found = conv(x, graph_of(table)).detach().numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
     single = conv.float()(x.float(), graph_of(table, torch.float32))

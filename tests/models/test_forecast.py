@@ -21,9 +21,8 @@ class Clairvoyant:
         self.requested += origins
         ahead = len(self.errors)
         padded = np.pad(history.cases, ((0, 0), (0, ahead)), mode="edge")
-        return np.stack(
-            [padded[:, day + 1 : day + 1 + ahead] + self.errors for day in origins]
-        )
+        windows = [padded[:, day + 1 : day + 1 + ahead] for day in origins]
+        return np.stack(windows) + self.errors
 
 
 def test_each_day_ahead_is_compared_with_its_own_day():
@@ -39,9 +38,8 @@ def test_each_day_ahead_is_compared_with_its_own_day():
 def test_baselines_by_hand():
     cases = np.array([[0.0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4.0] * 10])
     flows = flows_of(np.ones((10, 2, 2)) - np.eye(2))
-    report = forecast.forecast_errors(
-        Clairvoyant([0.0, 0.0]), RegionHistory(flows, cases)
-    )
+    history = RegionHistory(flows, cases)
+    report = forecast.forecast_errors(Clairvoyant([0.0, 0.0]), history)
     # Region 0 rises by one per day, region 1 stays: half of the regions are off.
     assert report.scores["last"].mae == pytest.approx([0.5, 1.0])
     assert report.scores["last"].rmse == pytest.approx([0.5**0.5, 2**0.5])
@@ -71,9 +69,8 @@ def test_the_citys_trend_is_exact_where_all_regions_share_one_curve():
     # Noise of single regions is averaged out over all days so far.
     flat = np.random.default_rng(0).poisson(5, size=(6, 40)).astype(float)
     result = forecast.city_trend(flat / flat.sum(axis=0), 2)
-    np.testing.assert_allclose(
-        result, forecast.mean_value(flat / flat.sum(axis=0), 2), rtol=1e-9
-    )
+    wanted = forecast.mean_value(flat / flat.sum(axis=0), 2)
+    np.testing.assert_allclose(result, wanted, rtol=1e-9)
 
 
 def test_a_week_with_an_empty_day_has_no_trend():

@@ -1,5 +1,7 @@
 """The hand-written passes against autograd on dense matrices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,13 @@ from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.models import person_model
-from epifalcon.models.person_model import ExchangeRules, LocalInputs
+from epifalcon.models.person_model import (
+    ExchangeRules,
+    LocalInputs,
+    dropout_mask,
+    initial_parameters,
+    training_pass,
+)
 from epifalcon.models.settings import FalconSettings
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.oracles.cities import cities
@@ -30,12 +38,9 @@ def inputs_of(inc, seed, state_width, layers, dropout):
     state = None
     if state_width:
         state = torch.randn(inc.people, state_width, generator=generator, dtype=F64)
-    keep = tuple(
-        torch.from_numpy(
-            person_model.dropout_mask(np.arange(inc.people), 4, dropout, layer + seed)
-        ).double()
-        for layer in range(layers)
-    )
+    people, keys = np.arange(inc.people), range(seed, seed + layers)
+    masks = (dropout_mask(people, 4, dropout, key) for key in keys)
+    keep = tuple(torch.from_numpy(mask).double() for mask in masks)
     return LocalInputs(
         torch.randn(inc.people, 4, generator=generator, dtype=F64),
         state,
@@ -70,10 +75,8 @@ def by_autograd(parameters, inputs_, operator, weights, local):
         else:
             received = operator @ rows
         inputs = person_model.beside(received, inputs_.state)
-        out = torch.relu(
-            inputs @ parameters[f"layer{layer}.weight"].T
-            + parameters[f"layer{layer}.bias"]
-        )
+        out = inputs @ parameters[f"layer{layer}.weight"].T
+        out = torch.relu(out + parameters[f"layer{layer}.bias"])
         rows = out if keep is None else out * keep
     if "cell.weight" in parameters:
         rows = lstm_cell(parameters, rows)
@@ -114,13 +117,10 @@ def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, l
     operator = dense_layer(inc)
     head = "lstm" if seed % 3 == 0 else "linear"
     rule = FalconSettings(width=4, layers=layers, precision="double", head=head)
-    parameters = person_model.initial_parameters(
-        rule, state_width, np.random.default_rng(seed)
-    )
+    parameters = initial_parameters(rule, state_width, np.random.default_rng(seed))
     weights = torch.tensor([0.5, 2.0], dtype=F64) if seed % 2 else None
-    work = person_model.training_pass(
-        parameters, inputs_, ExchangeRules(exchanged=not local), weights
-    )
+    exchange = ExchangeRules(exchanged=not local)
+    work = training_pass(parameters, inputs_, exchange, weights)
     result, seen = run(work, operator, inputs_.share[:, 0])
     assert len(seen) == layers * (1 if local else 2)
 
@@ -135,9 +135,8 @@ def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, l
     for name, value in parameters.items():
         assert torch.allclose(found[name], value.grad, rtol=0, atol=1e-12)
     if not local:
-        assert torch.allclose(
-            result.row_gradient, inputs_.rows.grad, rtol=0, atol=1e-12
-        )
+        wanted = inputs_.rows.grad
+        assert torch.allclose(result.row_gradient, wanted, rtol=0, atol=1e-12)
 
 
 def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
@@ -153,17 +152,13 @@ def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
         (None, None),
     )
     rule = FalconSettings(width=4, precision="double")
-    parameters = person_model.initial_parameters(rule, 0, rng)
-    work = person_model.training_pass(
-        parameters, inputs_, ExchangeRules(exchanged=False)
-    )
+    parameters = initial_parameters(rule, 0, rng)
+    work = training_pass(parameters, inputs_, ExchangeRules(exchanged=False))
     result, _ = run(work, operator, inputs_.share[:, 0])
     inputs_.rows.requires_grad_()
     for person in range(3):
         target = np.where(np.arange(3) == person, inputs_.target, -1).astype(np.int8)
-        alone = LocalInputs(
-            inputs_.rows, None, target, inputs_.share, inputs_.self_weight, inputs_.keep
-        )
+        alone = replace(inputs_, target=target)
         loss = by_autograd(parameters, alone, operator, None, True)
         (gradient,) = torch.autograd.grad(loss, inputs_.rows)
         assert torch.allclose(result.row_gradient[person], gradient[person])
@@ -172,16 +167,13 @@ def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
 def test_scores_are_the_softmax_of_a_pass_without_dropout():
     rng = np.random.default_rng(1)
     rule = FalconSettings(width=4, precision="double")
-    parameters = person_model.initial_parameters(rule, 0, rng)
+    parameters = initial_parameters(rule, 0, rng)
     operator = torch.softmax(torch.from_numpy(rng.standard_normal((5, 5))), 1)
     rows = torch.from_numpy(rng.standard_normal((5, 4)))
     ones = torch.ones(5, 1, dtype=F64)
     inputs_ = LocalInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
-    received, seen = run(
-        person_model.scoring_pass(parameters, inputs_, ExchangeRules()),
-        operator,
-        ones[:, 0],
-    )
+    work = person_model.scoring_pass(parameters, inputs_, ExchangeRules())
+    received, seen = run(work, operator, ones[:, 0])
     assert seen == ["upload/0", "upload/1"]
     for layer in range(2):
         out = operator @ rows @ parameters[f"layer{layer}.weight"].T
@@ -194,9 +186,8 @@ def test_scores_are_the_softmax_of_a_pass_without_dropout():
 @pytest.mark.parametrize("milestones", [(), (5, 11)])
 def test_adam_is_torchs(milestones):
     rng = np.random.default_rng(2)
-    rule = FalconSettings(
-        learning_rate=0.01, weight_decay=0.1, learning_rate_milestones=milestones
-    )
+    rule = FalconSettings(learning_rate=0.01, weight_decay=0.1)
+    rule = replace(rule, learning_rate_milestones=milestones)
     value = torch.from_numpy(rng.standard_normal((4, 3)))
     theirs = value.clone().requires_grad_()
     optimiser = torch.optim.Adam([theirs], lr=0.01, weight_decay=0.1)
@@ -205,9 +196,8 @@ def test_adam_is_torchs(milestones):
     for step in range(1, 30):
         theirs.grad = torch.from_numpy(rng.standard_normal((4, 3)))
         before = values["rows"].clone()
-        new, moments = person_model.adam_step(
-            values, {"rows": theirs.grad}, moments, step, rule
-        )
+        given = values, {"rows": theirs.grad}, moments
+        new, moments = person_model.adam_step(*given, step, rule)
         assert torch.equal(values["rows"], before)
         values = new
         optimiser.step()
@@ -217,17 +207,17 @@ def test_adam_is_torchs(milestones):
 
 def test_dropout_has_its_share_and_depends_only_on_person_and_column():
     person = np.arange(4000)
-    found = person_model.dropout_mask(person, 7, 0.2, key=5)
+    found = dropout_mask(person, 7, 0.2, key=5)
     assert set(np.unique(found)) == {np.float32(0), np.float32(1.25)}
     # 28,000 draws: the standard error of the share is 0.0024.
     assert abs((found == 0).mean() - 0.2) < 0.01
     assert abs((found == 0).mean(0) - 0.2).max() < 0.03
     some = np.array([17, 3, 3999])
-    assert np.array_equal(person_model.dropout_mask(some, 7, 0.2, key=5), found[some])
-    assert not np.array_equal(person_model.dropout_mask(person, 7, 0.2, key=6), found)
-    assert (person_model.dropout_mask(person, 3, 0.0, key=1) == 1).all()
+    assert np.array_equal(dropout_mask(some, 7, 0.2, key=5), found[some])
+    assert not np.array_equal(dropout_mask(person, 7, 0.2, key=6), found)
+    assert (dropout_mask(person, 3, 0.0, key=1) == 1).all()
     with pytest.raises(DataError, match="dropout=1"):
-        person_model.dropout_mask(person, 3, 1.0, key=1)
+        dropout_mask(person, 3, 1.0, key=1)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7])
@@ -235,9 +225,7 @@ def test_dropout_has_its_share_and_depends_only_on_person_and_column():
 def test_dropout_is_that_of_a_plain_loop(width, dropout):
     person, key = np.array([0, 3, 17, 2**40]), 2**63 + 5
     expected = dropout_by_loop(person, width, dropout, key)
-    assert np.array_equal(
-        person_model.dropout_mask(person, width, dropout, key), expected
-    )
+    assert np.array_equal(dropout_mask(person, width, dropout, key), expected)
 
 
 def test_people_without_target_do_not_contribute_to_the_loss():
@@ -274,9 +262,8 @@ def test_the_region_state_is_the_mean_over_true_places(traces, by_day, width):
         for person in members:
             expected[person] += states[region, day].numpy()
     expected /= np.maximum(inc.degree, 1)[:, None]
-    assert np.allclose(
-        person_model.state_of_people(states, inc, traces.clock), expected
-    )
+    found = person_model.state_of_people(states, inc, traces.clock)
+    assert np.allclose(found, expected)
 
 
 def test_region_states_of_another_city_are_refused():

@@ -229,24 +229,19 @@ def test_days_long_before_the_first_case_are_not_learned_from():
     drawn = [data.draw(generator) for generator in map(seeded, range(40))]
     assert {day for days in drawn for day in days} == set(data.origins)
     assert all(len(set(days)) == 3 and days == sorted(days) for days in drawn)
-    assert TrainingData(torch.zeros(20, 4, 1), (), 16, training).origins == tuple(
-        range(15)
-    )
+    data = TrainingData(torch.zeros(20, 4, 1), (), 16, training)
+    assert data.origins == tuple(range(15))
 
 
 def test_the_gradient_is_that_of_the_whole_error():
     # Cutting at the states saves memory and must change nothing.
     training = TrainingSettings(horizon=2, origins_per_step=99, steps=1)
-    data = data_of(training)
+    data, moves = data_of(training), small_history().flows.moves
     model = network().double()
-    graphs = tuple(
-        flow_graph(small_history().flows.moves(day), torch.float64) for day in range(12)
-    )
-    data = TrainingData(
-        data.inputs.double(), graphs, data.first_validation_day, training
-    )
-    states = model.encoder.states(data.inputs, graphs)
+    graphs = tuple(flow_graph(moves(day), torch.float64) for day in range(12))
     border, pieces = data.first_validation_day, []
+    data = TrainingData(data.inputs.double(), graphs, border, training)
+    states = model.encoder.states(data.inputs, graphs)
     for origin in range(border - 1):
         last = data.inputs[origin]
         ahead = model.decode(states[origin], last, graphs[origin], 2)
@@ -268,7 +263,7 @@ def test_it_stops_early_with_the_parameters_of_the_best_step():
     training = TrainingSettings(steps=500, horizon=2, learning_rate=0.2, patience=5)
     data, model, calls = data_of(training), network(), []
     record = train(model, data, seeded(), lambda *call: calls.append(call))
-    assert len(record.validation) == record.best_step + 6 < 500
+    assert len(record.validation) == np.argmin(record.validation) + 6 < 500
     done = [step for _, step, _ in calls]
     assert done == sorted(done)
     assert done[-1] == 500
@@ -367,7 +362,7 @@ def described(**network):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, "schema 2 of 'region-model', this version reads schema 1"),
+        ({"schema": 2}, "schema 2 of 'region-model', but this version reads schema 1"),
         ({"kind": "flows"}, "holds 'flows', expected 'region-model'"),
         (described(heads=3), "another version of epifalcon.*heads"),
         (described(hidden_width=0), "another version of epifalcon.*hidden_width=0"),

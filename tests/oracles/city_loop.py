@@ -103,9 +103,8 @@ class Person:
 
     def __post_init__(self):
         habits, draw = self.world.behaviour, self.stream
-        self.home = first_above(
-            self.goals["home"], draw.uniform() * self.goals["home"][-1]
-        )
+        homes = self.goals["home"]
+        self.home = first_above(homes, draw.uniform() * homes[-1])
         sigma = habits.outing_sigma
         self.activity = math.exp(sigma * draw.normal() - 0.5 * sigma**2)
         hours = 8.6 + draw.normal()
@@ -214,10 +213,8 @@ class Person:
     def go_out(self, here, clock, limit):
         habits, draw = self.world.behaviour, self.stream
         power = 1.0 - habits.stay_exponent
-        low, high = (
-            (60.0 * habits.stay_min_hours) ** power,
-            (60.0 * habits.stay_max_hours) ** power,
-        )
+        low = (60.0 * habits.stay_min_hours) ** power
+        high = (60.0 * habits.stay_max_hours) ** power
         while True:
             here = self.choose(here)
             minutes = (low + draw.uniform() * (high - low)) ** (1.0 / power)

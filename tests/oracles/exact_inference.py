@@ -44,17 +44,9 @@ class World:
         for state, chance in chances.items():
             options = []
             for person, one in enumerate(state):
-                infection_probability = (
-                    self.infection_probability(state, here, person)
-                    if one == SUSCEPTIBLE
-                    else 0.0
-                )
-                options.append(
-                    [
-                        (one, 1 - infection_probability),
-                        (EXPOSED, infection_probability),
-                    ][: 1 + (infection_probability > 0)]
-                )
+                well = one == SUSCEPTIBLE
+                p = self.infection_probability(state, here, person) if well else 0.0
+                options.append([(one, 1 - p), (EXPOSED, p)])
             _spread(options, chance, after)
         return after
 
@@ -104,11 +96,8 @@ def joint(world, tests, wrong=(0.0, 0.0), well=None):
 
 
 def _only_well(chances, person):
-    return {
-        state: chance
-        for state, chance in chances.items()
-        if state[person] == SUSCEPTIBLE
-    }
+    items = chances.items()
+    return {state: chance for state, chance in items if state[person] == SUSCEPTIBLE}
 
 
 def infection_slots(world, tests, person, wrong=(0.0, 0.0)):
@@ -121,28 +110,20 @@ def infection_slots(world, tests, person, wrong=(0.0, 0.0)):
 
 def active(world, tests, person, wrong=(0.0, 0.0)):
     """P(exposed or infectious behind the last slot | tests) of a person."""
-    chances = joint(world, tests, wrong)
-    found = sum(
-        chance for state, chance in chances.items() if state[person] in (EXPOSED, ILL)
-    )
-    return found / sum(chances.values())
+    states, chance = _normalised(joint(world, tests, wrong))
+    return chance @ np.isin(states[:, person], (EXPOSED, ILL))
 
 
 def posterior(world, tests, wrong=(0.0, 0.0)):
     """P(infected by the end | tests) of each person."""
-    chances = joint(world, tests, wrong)
-    total = sum(chances.values())
-    return np.array(
-        [
-            sum(
-                chance
-                for state, chance in chances.items()
-                if state[person] != SUSCEPTIBLE
-            )
-            / total
-            for person in range(world.people)
-        ]
-    )
+    states, chance = _normalised(joint(world, tests, wrong))
+    return chance @ (states != SUSCEPTIBLE)
+
+
+def _normalised(chances):
+    """(states, people) joint states and their probabilities."""
+    chance = np.array(list(chances.values()))
+    return np.array(list(chances)), chance / chance.sum()
 
 
 def _fits(state, result, wrong):

@@ -1,62 +1,18 @@
 """The metrics as plain loops over thresholds, pairs and orders of people."""
 
 import itertools
-import math
 
 import numpy as np
 
 
-def thresholds(scores):
-    return sorted(set(scores), reverse=True)
-
-
-def counts(scores, truth, threshold):
-    """True and false positives and negatives when ``threshold`` or more is called."""
-    made = {"tp": 0, "fp": 0, "fn": 0, "tn": 0}
-    for score, infected in zip(scores, truth, strict=True):
-        called = score >= threshold
-        made[("t" if called == bool(infected) else "f") + ("p" if called else "n")] += 1
+def points(scores, truth):
+    """(threshold, people called, infected found), from the highest threshold down."""
+    made = []
+    for threshold in sorted(set(scores), reverse=True):
+        pairs = zip(scores, truth, strict=True)
+        called = [infected for score, infected in pairs if score >= threshold]
+        made.append((threshold, len(called), sum(called)))
     return made
-
-
-def precision_at_recall(scores, truth, wanted):
-    """Lower the threshold until the recall is reached."""
-    for threshold in thresholds(scores):
-        at = counts(scores, truth, threshold)
-        if at["tp"] / (at["tp"] + at["fn"]) >= wanted - 1e-12:
-            return at["tp"] / (at["tp"] + at["fp"])
-    raise AssertionError("calling everybody finds everybody")
-
-
-def best_precision_from_recall(scores, truth, wanted):
-    return max(
-        at["tp"] / (at["tp"] + at["fp"])
-        for at in (counts(scores, truth, line) for line in thresholds(scores))
-        if at["tp"] / (at["tp"] + at["fn"]) >= wanted - 1e-12
-    )
-
-
-def best_f1(scores, truth):
-    """The best F1 and the highest threshold that has it."""
-    best, chosen = -1.0, math.nan
-    for threshold in thresholds(scores):
-        at = counts(scores, truth, threshold)
-        f1 = 2 * at["tp"] / (2 * at["tp"] + at["fp"] + at["fn"])
-        if f1 > best:
-            best, chosen = f1, threshold
-    return best, chosen
-
-
-def accuracy(scores, truth, threshold):
-    at = counts(scores, truth, threshold)
-    return (at["tp"] + at["tn"]) / len(scores)
-
-
-def best_accuracy(scores, truth):
-    lines = [math.inf, *thresholds(scores)]
-    if math.inf in scores:
-        raise AssertionError("nobody cannot be called above infinity")
-    return max(accuracy(scores, truth, line) for line in lines)
 
 
 def found_at_random(scores, truth, tested):
@@ -69,11 +25,11 @@ def found_at_random(scores, truth, tested):
     return float(np.mean(made))
 
 
-def calibration_error(risks, truth, bin_of):
+def calibration_error(risks, truth, bin_of, bins):
     """``bin_of`` gives the bin of a person by its position."""
     people = {}
     for person in range(len(risks)):
-        people.setdefault(bin_of(person), []).append(person)
+        people.setdefault(bin_of(risks, person, bins), []).append(person)
     total = 0.0
     for members in people.values():
         risk = sum(risks[person] for person in members) / len(members)
@@ -82,11 +38,9 @@ def calibration_error(risks, truth, bin_of):
     return total
 
 
-def width_bin(risk, bins):
-    for number in range(bins):
-        if risk < (number + 1) / bins:
-            return number
-    return bins - 1
+def width_bin(risks, person, bins):
+    edges = [number / bins for number in range(1, bins)]
+    return sum(edge <= risks[person] for edge in edges)
 
 
 def mass_bin(risks, person, bins):
@@ -94,6 +48,9 @@ def mass_bin(risks, person, bins):
     below = sum(other < risks[person] for other in risks)
     equal = sum(other == risks[person] for other in risks)
     return min(int((below + equal / 2) / len(risks) * bins), bins - 1)
+
+
+BINS = {"width": width_bin, "mass": mass_bin}
 
 
 def sign_flip_p(gaps):

@@ -198,25 +198,25 @@ def toss_clocks(
 ) -> None:
     state, person, symptomatic = who
     pathogen, settings = world.pathogen, world.settings
+
+    def happens(rate: float) -> bool:
+        return rng.random() < chance_of(world, rate)
+
     if state[person] == "E":
-        if settings.model == "sir" or happens(world, pathogen.alpha, rng):
+        if settings.model == "sir" or happens(pathogen.alpha):
             state[person] = "A"
             story.infectious_slot[person] = slot
     elif state[person] in "AI":
-        if happens(world, pathogen.mu, rng):
+        if happens(pathogen.mu):
             state[person] = "R"
             story.recovery_slot[person] = slot
         elif (
             state[person] == "A"
             and symptomatic[person]
-            and happens(world, settings.onset_rate, rng)
+            and happens(settings.onset_rate)
         ):
             state[person] = "I"
             story.onset_slot[person] = slot
-
-
-def happens(world: World, rate: float, rng: random.Random) -> bool:
-    return rng.random() < chance_of(world, rate)
 
 
 def chance_of(world: World, rate: float) -> float:
@@ -244,7 +244,9 @@ def infection_chance(
 
 def world_of(traces: Traces, outbreak: Outbreak) -> World:
     """What the loop needs to know of an outbreak of ours."""
-    counts_as = outbreak.variation.infectiousness
+    infectiousness = outbreak.variation.infectiousness
+    if infectiousness is None:
+        infectiousness = np.ones(traces.people)
     return World(
         by_slot=traces.by_slot.tolist(),
         slot_days=traces.clock.slot_days,
@@ -253,7 +255,5 @@ def world_of(traces: Traces, outbreak: Outbreak) -> World:
         kappa=outbreak.kappa,
         seeds=np.flatnonzero(outbreak.seeds).tolist(),
         factor=outbreak.variation.factors(len(traces.regions)).tolist(),
-        infectiousness=(
-            np.ones(traces.people) if counts_as is None else counts_as
-        ).tolist(),
+        infectiousness=infectiousness.tolist(),
     )

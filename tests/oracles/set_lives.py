@@ -6,21 +6,14 @@ import numpy as np
 
 from epifalcon.attacks.claims import Candidates
 from epifalcon.mobility.mobility_model import MobilityModel
+from tests.oracles.localisation_loop import claims_of
 from tests.oracles.markov_loop import transition
 
 
 def sets_of(found: Candidates, person: int) -> dict[int, tuple[int, ...]]:
     """The claims of each window that has some."""
-    first = person * found.windows
-    rows = {
-        window: tuple(
-            found.region[
-                found.start[first + window] : found.start[first + window + 1]
-            ].tolist()
-        )
-        for window in range(found.windows)
-    }
-    return {window: claims for window, claims in rows.items() if claims}
+    rows = enumerate(claims_of(found, person))
+    return {window: tuple(claims) for window, claims in rows if claims}
 
 
 def chances(found: Candidates, person: int, model: MobilityModel, evidence=None):
@@ -36,10 +29,9 @@ def chances(found: Candidates, person: int, model: MobilityModel, evidence=None)
             total += model.log_visits(slot)[regions][chosen]
         else:
             was = np.array(distinct[before], np.int32)
+            moves = transition(model, slot - 1, was[:, None], regions, normalised=True)
             with np.errstate(divide="ignore"):
-                moves = np.log(
-                    transition(model, slot - 1, was[:, None], regions, normalised=True)
-                )
+                moves = np.log(moves)
             total += moves[lives[:, before], chosen]
         if evidence is not None:
             first = found.start[person * found.windows + window]

@@ -61,7 +61,6 @@ def test_a_city_of_one_region_has_no_pseudo_place(method):
     traces = random_traces(1, 5, 1, Clock(slot_hours=8, days=2))
     made = make(method, world_of(traces))
     assert (made.pseudo == -1).all()
-    assert made.missing == 2 * np.count_nonzero(traces.by_slot >= 0) > 0
 
 
 @every_method
@@ -124,10 +123,9 @@ def beside(*copies):
     return PseudoTraces(TRUE, np.array(copies, dtype=np.int32))
 
 
-def test_a_good_record_is_read_only_and_counts_what_is_missing():
+def test_a_good_record_is_read_only():
     made = beside([[1, 2], [3, -1]], [[2, -1], [-1, -1]])
     assert made.copies == 2
-    assert made.missing == 2
     with pytest.raises(ValueError, match="read-only"):
         made.pseudo[0, 0, 0] = 3
 

@@ -20,9 +20,8 @@ def key(turn=0, channel="upload/0", seed=3):
 def claims_of(people=40, places=30, each=12, seed=0):
     """Every person claims ``each`` places, a third of them true."""
     rng = np.random.default_rng(seed)
-    place = np.concatenate(
-        [rng.permutation(places)[:each] for _ in range(people)]
-    ).astype(np.int64)
+    drawn = [rng.permutation(places)[:each] for _ in range(people)]
+    place = np.concatenate(drawn).astype(np.int64)
     row = np.repeat(np.arange(people), each)
     return Claims(
         people=rng.permutation(10 * people)[:people],

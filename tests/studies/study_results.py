@@ -1,5 +1,6 @@
 """Studies whose runs are made up: every table and picture without a training."""
 
+from dataclasses import replace
 from functools import cache
 
 from epifalcon.experiments.run_folder import FollowUpResult, MethodFailure
@@ -44,18 +45,12 @@ def nothing(_result):
 
 def tiny_study(preset, methods=("soft-dct-ratio", "fine"), draw=nothing, **more):
     """Two cells on a town: as it is, and with half of the traces."""
-    half = "reporting.trace_share=0.5"
-
-    def cells(_scale):
-        return [
-            Cell(label="whole", preset=preset, methods=tuple(methods)),
-            Cell(
-                label="half", preset=preset, methods=tuple(methods), overrides=(half,)
-            ),
-        ]
-
+    whole = Cell(label="whole", preset=preset, methods=tuple(methods))
+    half = replace(whole, label="half", overrides=("reporting.trace_share=0.5",))
     values = {"name": "tiny", "title": "Tiny", "what": "A trial.", "shows": "nothing"}
-    return Study(**{**values, "cells": cells, "draw": draw, **more})
+    return Study(
+        **{**values, "cells": lambda _scale: [whole, half], "draw": draw, **more}
+    )
 
 
 def failed(ran, cell, method, seed, why="it broke"):

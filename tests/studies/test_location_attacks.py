@@ -56,11 +56,8 @@ def errors(method, **more):
 @pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
 def test_the_better_rehearsed_attack_is_chosen(method):
     made, _ = places(method)
-    parameters, found, profile = (
-        made.parameters,
-        errors(method),
-        MobilityProfile.of(made.model),
-    )
+    parameters, found = made.parameters, errors(method)
+    profile = MobilityProfile.of(made.model)
     assert parameters.by_sets == (method == "recurring")
     if parameters.by_sets:
         assert found["moves by sets"] < found["moves and recurrence"]

@@ -161,12 +161,13 @@ def test_the_page_of_all_studies(kept, tmp_path):
             assert seen.width <= width
     write_report(results, out)
     out.write_text("my own page")
-    with pytest.raises(WriteError, match="not a page of studies"):
-        write_report(results, out)
-    with pytest.raises(WriteError, match="is a folder, expected a file"):
-        write_report(results, tmp_path / "pages")
-    with pytest.raises(WriteError, match="cannot be written"):
-        write_report(results, Path("/proc/all.html"))
+    for place, message in (
+        (out, "not a page of studies"),
+        (out.parent, "is a folder, expected a file"),
+        (Path("/proc/all.html"), "cannot be written"),
+    ):
+        with pytest.raises(WriteError, match=message):
+            write_report(results, place)
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["all.html"]
 
 
@@ -224,6 +225,9 @@ def test_only_significant_differences_are_listed():
     assert "2 of 4 differ significantly from “HGNN” in AUC" in text
     assert "AUC: HBP +0.020, DCT -0.150." in text
     assert "0 of 2 differ" in " ".join(said(rows[0], *rows[3:]))
+    few = [{**one, "seeds": [0, 1, 2]} for one in rows]
+    assert "too few for a conclusion, 2 of 4 differ" in " ".join(said(*few))
+    assert "too few" not in text
     unsure = [row(one, 0.6, differences=gap(0.1, None)) for one in "AB"]
     assert "chance" not in " ".join(said(rows[0], *unsure)), "of one seed nobody knows"
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,13 @@ def values(method, metric, seeds=(0, 1, 2)):
     return np.array([earned(seed, skill(method)).metrics[metric] for seed in seeds])
 
 
+def assert_adjusted(gaps):
+    """The smallest p is multiplied by the number of comparisons."""
+    compared = [one for one in gaps if one["p"] is not None]
+    wanted = min(1.0, len(compared) * min(one["p"] for one in compared))
+    assert min(one["p_holm"] for one in compared) == pytest.approx(wanted)
+
+
 def test_means_and_intervals_are_those_of_the_seeds(ran):
     row = row_of(study_result(ran), "one", "hgnn")
     auc = values("hgnn", "auc")
@@ -80,13 +88,7 @@ def test_differences_are_paired_and_adjusted_without_the_ceiling(ran):
         if gap.any():
             assert found["p"] == pytest.approx(stats.ttest_1samp(gap, 0).pvalue)
         differences[method] = found
-    compared = [
-        one for one in (differences["hgnn"], differences["dct"]) if one["p"] is not None
-    ]
-    smallest = min(one["p"] for one in compared)
-    assert min(one["p_holm"] for one in compared) == pytest.approx(
-        min(1.0, len(compared) * smallest)
-    )
+    assert_adjusted([differences["hgnn"], differences["dct"]])
     assert differences["oracle"]["p_holm"] is None
     assert row_of(result, "one", "hbp")["differences"] == {}
     # The same method in another cell.
@@ -94,28 +96,19 @@ def test_differences_are_paired_and_adjusted_without_the_ceiling(ran):
 
 
 def test_rows_of_two_tables_held_against_one_reference_are_adjusted_together(tmp_path):
-    def cells(_scale):
-        for label, methods in (("one", ("hbp", "dct")), ("two", ("hgnn",))):
-            yield Cell(
-                label=label,
-                preset="hamlet",
-                methods=methods,
-                group=label,
-                against=(Reference("HBP", "one", "hbp"),),
-            )
-
-    both = tiny_study("hamlet", cells=lambda scale: list(cells(scale)))
+    first, _ = study().cells("hamlet")
+    cells = [
+        replace(first, label=label, methods=methods, group=label)
+        for label, methods in (("one", ("hbp", "dct")), ("two", ("hgnn",)))
+    ]
+    both = tiny_study("hamlet", cells=lambda _scale: cells)
     result = study_result(made_up(both, tmp_path, seeds=3))
     gaps = [
         row_of(result, *place)["differences"]["HBP"]["auc"]
         for place in (("one", "dct"), ("two", "hgnn"))
     ]
     assert [one["compared"] for one in gaps] == [2, 2]
-    compared = [one for one in gaps if one["p"] is not None]
-    smallest = min(one["p"] for one in compared)
-    assert min(one["p_holm"] for one in compared) == pytest.approx(
-        min(1.0, len(compared) * smallest)
-    )
+    assert_adjusted(gaps)
 
 
 def test_follow_up_values_are_in_the_row_of_the_run(ran):

@@ -1,8 +1,8 @@
-"""Claims of places, guesses of the true ones, and the errors of these guesses.
+"""Claimed places, guesses of the true ones, and the errors of these guesses.
 
-A server receives claims: true places among pseudo ones. Attacks score each claim only
-from what the server received; only ``true_claims`` and ``localisation_error`` read the
-truth.
+A server receives claims: places of a person, true and pseudo. Attacks score each claim
+only from what the server received; only ``true_claims`` and ``localisation_error`` read
+the truth.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.types import UNKNOWN, Counts, Floats, Mask, RegionIds
 
 Guess = NDArray[np.float32]
-"""(claims,) weight of each claim in the guess of its row: 1 for the best claim, 1/m for
-each of m with equal scores. Rows add up to 1."""
+"""Weight of each claim in the guess of its row, (claims,): 1 for the best claim, or 1/m
+for each of m claims with equal scores. The weights of a row add up to 1."""
 
 _PEOPLE_AT_ONCE = 512
 _TIE = 1e-9
@@ -29,7 +29,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """For each person and window the regions claimed, one of which may be true.
+    """Claimed regions of each person and window, of which one or more may be true.
 
     Rows are (person, window), person by person; row i holds the claims from
     ``start[i]`` to ``start[i + 1]``, in ascending order of region, so that the
@@ -47,9 +47,9 @@ class Candidates:
     clock: Clock
     window_slots: int
     start: NDArray[np.int64]
-    """(people * windows + 1,)"""
+    """First claim of each row, and the end, (people * windows + 1,)."""
     region: RegionIds
-    """(claims,)"""
+    """Region of each claim, (claims,)."""
 
     def __post_init__(self) -> None:
         self.start.setflags(write=False)
@@ -74,10 +74,8 @@ class Candidates:
         places = _windows(clock, window_slots) * regions
         for name, values, count in (("person", person, people), ("key", key, places)):
             if len(values) and not 0 <= values.min() <= values.max() < count:
-                raise DataError(
-                    f"{name} runs from {values.min()} to {values.max()}, "
-                    f"expected 0 to {count - 1}"
-                )
+                found = f"runs from {values.min()} to {values.max()}"
+                raise DataError(f"{name} {found}, expected 0 to {count - 1}")
         code = np.sort(person.astype(np.int64) * places + key)
         if (np.diff(code) == 0).any():
             raise DataError("a person claims a place twice")
@@ -85,15 +83,14 @@ class Candidates:
 
     @classmethod
     def of_pseudo(cls, made: PseudoTraces, window_slots: int = 1) -> "Candidates":
-        """Return the claims that the devices of all people would send."""
+        """Build the claims that all devices would send: true and pseudo regions."""
         true, codes = made.true, []
         regions = len(true.regions)
         places = _windows(true.clock, window_slots) * regions
         for first in range(0, true.people, _PEOPLE_AT_ONCE):
             part = slice(first, first + _PEOPLE_AT_ONCE)
-            claims = np.concatenate(
-                [true.by_slot[None, :, part], made.pseudo[..., part]]
-            )
+            every = [true.by_slot[None, :, part], made.pseudo[..., part]]
+            claims = np.concatenate(every)
             copy, slot, person = np.nonzero(claims != UNKNOWN)
             key = slot // window_slots * regions + claims[copy, slot, person]
             codes.append(np.unique((first + person) * places + key))
@@ -109,7 +106,7 @@ class Candidates:
         clock: Clock,
         window_slots: int,
     ) -> "Candidates":
-        """Build from sorted codes, (person * windows + window) * regions + region."""
+        """Build from sorted codes (person * windows + window) * regions + region."""
         row = np.arange(people * _windows(clock, window_slots) + 1)
         start = np.searchsorted(code, row * regions).astype(np.int64)
         region = (code % regions).astype(np.int32)
@@ -122,7 +119,7 @@ class Candidates:
 
     @property
     def windows_per_day(self) -> int:
-        """Windows per day; ``SettingsError`` if a window crosses midnight."""
+        """Number of windows per day; ``SettingsError`` if one crosses midnight."""
         if self.clock.slots_per_day % self.window_slots:
             raise SettingsError(
                 f"window_slots={self.window_slots} must divide the day of "
@@ -158,17 +155,14 @@ class Candidates:
     def of_people(self, count: int) -> "Candidates":
         """Return the claims of the first ``count`` people."""
         start = self.start[: count * self.windows + 1].copy()
-        return replace(
-            self, people=count, start=start, region=self.region[: start[-1]].copy()
-        )
+        region = self.region[: start[-1]].copy()
+        return replace(self, people=count, start=start, region=region)
 
     def about_claims(self, name: str, values: NDArray[Any]) -> Floats:
-        """Return ``values`` as float64, or raise ``DataError`` unless one per claim."""
+        """Return ``values`` as float64; raise ``DataError`` if not one per claim."""
         if values.shape != self.region.shape:
-            raise DataError(
-                f"{name} has shape {values.shape}, expected ({self.claims},): "
-                "one value per claim"
-            )
+            expected = f"({self.claims},): one value per claim"
+            raise DataError(f"{name} has shape {values.shape}, expected {expected}")
         made = np.ascontiguousarray(values, dtype=np.float64).view(np.ndarray)
         # Kernels are compiled for read-only arrays only.
         made.setflags(write=False)
@@ -183,7 +177,7 @@ class Candidates:
         return self._reduce(np.add, values.astype(np.float64))
 
     def per_claim(self, values: Floats) -> Floats:
-        """Repeat values of non-empty rows for their claims: (claims,)."""
+        """Repeat each non-empty row's value for all claims of the row: (claims,)."""
         sizes = np.diff(self.start)
         return np.repeat(values, sizes[sizes > 0])
 
@@ -194,18 +188,18 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """Errors of an attack by person.
+    """Localisation errors of an attack on each person.
 
-    A pair (person, window) counts if one of its true places is known. Ties count in
+    Only pairs (person, window) with a known true place count. Ties count in
     expectation: a guess split between a true and a false claim is half wrong.
     """
 
     wrong: Floats
-    """(people,) expected number of wrong pairs."""
+    """Expected number of wrong pairs, (people,)."""
     blind: Floats
-    """(people,) the same for a random guess: 1 - true/candidates for each pair."""
+    """``wrong`` for a random guess, (people,): 1 - true/candidates for each pair."""
     pairs: Counts
-    """(people,) pairs that count."""
+    """Number of pairs that count, (people,)."""
 
     @property
     def error(self) -> float:
@@ -253,22 +247,20 @@ def name_best(
         best = candidates.row_max(np.where(chosen, given, -np.inf))
         slack = np.where(np.isfinite(best), _TIE * np.abs(best), 0.0)
         chosen &= given >= candidates.per_claim(best - slack)
-    return (chosen / candidates.per_claim(candidates.row_sum(chosen))).astype(
-        np.float32
-    )
+    ties = candidates.per_claim(candidates.row_sum(chosen))
+    return (chosen / ties).astype(np.float32)
 
 
 def true_claims(candidates: Candidates, traces: Traces) -> Mask:
-    """Return which claims are true, (claims,).
+    """Return a mask of the true claims, (claims,).
 
     Raises ``DataError`` if a person was in a region without claiming it.
     """
     wanted = (candidates.people, candidates.regions, candidates.clock.slots)
     given = (traces.people, len(traces.regions), traces.slots)
     if given != wanted:
-        raise DataError(
-            f"traces have (people, regions, slots) = {given}, claims {wanted}"
-        )
+        shapes = f"{given}, claims {wanted}"
+        raise DataError(f"traces have (people, regions, slots) = {shapes}")
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     row = person * candidates.windows + slot // candidates.window_slots
     visited = np.unique(row * candidates.regions + traces.by_slot[slot, person])
@@ -281,7 +273,7 @@ def true_claims(candidates: Candidates, traces: Traces) -> Mask:
 def localisation_error(
     guess: Guess, candidates: Candidates, truth: Mask
 ) -> AttackErrors:
-    """Evaluate a guess, right if it names a true region; ``truth`` is (claims,)."""
+    """Compute the errors of a guess; ``truth`` (claims,) marks the true claims."""
     if truth.shape != (candidates.claims,) or truth.dtype != np.bool_:
         raise DataError(
             f"truth is {truth.dtype} of shape {truth.shape}, expected bool of shape "
@@ -308,7 +300,6 @@ def localisation_error(
 
 def _windows(clock: Clock, window_slots: int) -> int:
     if clock.slots % window_slots:
-        raise SettingsError(
-            f"window_slots={window_slots} must divide the trace of {clock.slots} slots"
-        )
+        trace = f"the trace of {clock.slots} slots"
+        raise SettingsError(f"window_slots={window_slots} must divide {trace}")
     return clock.slots // window_slots

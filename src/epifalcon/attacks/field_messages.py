@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from epifalcon.attacks.label_inference import LabelScores
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.checks import present
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.privacy_plan import INFECTIOUS, TESTS
@@ -39,7 +40,7 @@ class RecordedRun:
     task: FieldTask
     traces: Traces
     known: TestResults
-    """Used for evaluation and to simulate the devices; no attack reads it."""
+    """Test results, to simulate the devices and evaluate; not used by attacks."""
     seed: int
     noise: int
     run: FieldRun
@@ -49,21 +50,18 @@ class RecordedRun:
     def of(
         cls, task: FieldTask, traces: Traces, known: TestResults, seed: int, noise: int
     ) -> "RecordedRun":
-        """Run the task in one process with everybody and record all broadcasts."""
+        """Run the task with all people in one process and record all broadcasts."""
         task = _single_run(task)
         everybody = FieldSite(SiteData(traces, known, 0), task, seed, noise)
         people = _Recording([everybody])
         InferenceSchedule(people, task, traces.people, traces.clock).run()
-        if people.run is None:
-            raise AssertionError("a schedule without any run")
-        return cls(
-            task, traces, known, seed, noise, people.run, tuple(people.broadcasts)
-        )
+        run = present(people.run, "a schedule without any run")
+        return cls(task, traces, known, seed, noise, run, tuple(people.broadcasts))
 
     def site_of(
         self, person: int, known: TestResults, task: FieldTask | None = None
     ) -> FieldSite:
-        """Return a site that holds one ``person``, whose tests are ``known``."""
+        """Return a site with a single ``person``, whose test results are ``known``."""
         by_slot = np.ascontiguousarray(self.traces.by_slot[:, [person]])
         alone = Traces(by_slot, self.traces.clock, self.traces.regions)
         data = SiteData(alone, known, person)
@@ -71,7 +69,7 @@ class RecordedRun:
         return FieldSite(data, task or self.task, self.seed, self.noise, count)
 
     def sent(self, site: FieldSite) -> Floats:
-        """Return all values that ``site`` uploads in all exchanges, flat."""
+        """Return the values that ``site`` uploads in all exchanges, as one vector."""
         site.begin(self.run)
         parts = []
         for received, options in self.broadcasts:
@@ -110,21 +108,18 @@ def from_messages(
         device = recorded.site_of(int(person), _own(recorded.known, int(person)))
         observed, spread = recorded.sent(device), recorded.spread(device)
         for number, tests in enumerate(guesses):
-            expected = [
-                recorded.sent(recorded.site_of(int(person), test, recorded.clear))
-                for test in tests
-            ]
-            scores = [
-                -0.5 * float((((observed - mean) / spread) ** 2).sum())
-                for mean in expected
-            ]
+            scores = []
+            for test in tests:
+                site = recorded.site_of(int(person), test, recorded.clear)
+                away = (observed - recorded.sent(site)) / spread
+                scores.append(-0.5 * float((away**2).sum()))
             likely[row, number] = logsumexp(scores) - np.log(len(scores))
         progress("messages", row + 1, len(people))
     return LabelScores.of("messages", likely)
 
 
 def from_counts(recorded: RecordedRun, people: PersonIds) -> LabelScores:
-    """Infer labels from each person's upload to the count of tests."""
+    """Infer labels from each person's upload of test counts."""
     likely = np.empty((len(people), 3))
     spread = _CLEAR
     for row, person in enumerate(people):
@@ -147,16 +142,11 @@ def hypotheses(recorded: RecordedRun) -> tuple[Sequence[TestResults], ...]:
 
     def tested(positive: bool) -> list[TestResults]:
         zero, result = np.zeros(1, np.int32), np.array([positive])
-        return [
-            TestResults(1, zero, result, np.array([slot], np.int32)) for slot in when
-        ]
+        return [TestResults(1, zero, result, slot) for slot in when[:, None]]
 
     none = np.zeros(0, np.int32)
-    return (
-        tested(False),
-        tested(True),
-        [TestResults(1, none, np.zeros(0, np.bool_), none)],
-    )
+    untested = TestResults(1, none, np.zeros(0, np.bool_), none)
+    return tested(False), tested(True), [untested]
 
 
 def _single_run(task: FieldTask) -> FieldTask:
@@ -164,20 +154,16 @@ def _single_run(task: FieldTask) -> FieldTask:
     if task.private:
         return task
     field = task.settings.field
-    reduced = replace(
-        field,
-        folds=0,
-        sweeps=min(field.sweeps, _MOST_EXCHANGES),
-        region=replace(field.region, transmission="fixed"),
-    )
+    sweeps = min(field.sweeps, _MOST_EXCHANGES)
+    region = replace(field.region, transmission="fixed")
+    reduced = replace(field, folds=0, sweeps=sweeps, region=region)
     return replace(task, settings=replace(task.settings, field=reduced))
 
 
 def _own(known: TestResults, person: int) -> TestResults:
     mine = known.person == person
-    return TestResults(
-        1, np.zeros(int(mine.sum()), np.int32), known.positive[mine], known.slot[mine]
-    )
+    zero = np.zeros(int(mine.sum()), np.int32)
+    return TestResults(1, zero, known.positive[mine], known.slot[mine])
 
 
 class _Recording(LocalSites):

@@ -46,20 +46,20 @@ _STEPS, _STEADY, _LEAST = 200, 1e-9, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class LabelScores:
-    """Scores of every recorded person; higher means more suspicious."""
+    """Attack scores of every recorded person; higher means more likely."""
 
     name: str
     positive: Floats
-    """(people,) scores for a positive test."""
+    """Scores for a positive test, (people,)."""
     tested: Floats
-    """(people,) scores for being tested."""
+    """Scores for being tested, (people,)."""
     likely: Floats | None = None
-    """(people, 3) log-likelihood of a negative, positive and untested person; None if
+    """Log-likelihoods of "negative", "positive" and "untested", (people, 3); None if
     the attack has none."""
 
     @classmethod
     def of(cls, name: str, likely: Floats) -> "LabelScores":
-        """Combine log-likelihoods (people, 3), with equal priors of both results."""
+        """Compute scores from log-likelihoods (people, 3), with equal priors."""
         negative, positive, untested = likely.T
         tested = np.logaddexp(negative, positive) - untested
         return cls(name, positive - negative, tested, likely)
@@ -71,9 +71,9 @@ class LabelAttackResult:
 
     name: str
     positive: Interval
-    """AUC of positive against negative among the tested."""
+    """AUC for separating positive from negative people among the tested."""
     tested: Interval
-    """AUC of tested against untested."""
+    """AUC for separating tested from untested people."""
     held_back: int = 0
     """Number of tested people excluded because their tests were not trained on."""
 
@@ -81,10 +81,10 @@ class LabelAttackResult:
 def from_gradients(statistics: UploadStatistics) -> LabelScores:
     """Infer labels from each person's noised gradients.
 
-    Adds the log-likelihoods of the head's gradient along the direction that people
-    share, and of the energy over all parameters and rounds, which is larger for
-    tested people whatever the direction of their gradients. Values are noise around 0
-    for untested people, and around centres within the clip for tested people.
+    Adds two log-likelihoods: that of the head's gradient along the direction that
+    people share, and that of the squared norm over all parameters and rounds, which is
+    larger for tested people in any direction. Values are noise around 0 for untested
+    people, and around centres within the clip for tested people.
     """
     head = read_head_gradients(statistics)
     if head.stands_out:
@@ -139,9 +139,8 @@ def logit_direction(statistics: UploadStatistics) -> Floats:
 
     Computed from the newest broadcast parameters with all relu units active.
     """
-    parameters = {
-        name: one.astype(float) for name, one in statistics.parameters.items()
-    }
+    stored = statistics.parameters
+    parameters = {name: one.astype(float) for name, one in stored.items()}
     if "head.weight" not in parameters:
         raise DataError("the statistics hold no parameters")
     head = parameters["head.weight"]
@@ -159,7 +158,7 @@ def logit_direction(statistics: UploadStatistics) -> Floats:
 def evaluate(
     scores: LabelScores, status: NDArray[np.int8], held_back: Mask | None = None
 ) -> LabelAttackResult:
-    """Compare with the truth: ``status`` (people,) is 1, 0, or -1 for untested.
+    """Compare scores with the truth: ``status`` (people,) is 1, 0, or -1 (untested).
 
     ``held_back`` (people,) marks validation people. Their devices send the same as
     those of untested people, so they are excluded and counted.
@@ -188,11 +187,8 @@ def from_statuses(
     """
     if not statistics.terms.statuses:
         raise DataError("model.input=embedding has no status rows to attack")
-    if (
-        likely is None
-        or statistics.terms.input_dropout
-        or _clarity(statistics) >= _CLEAR
-    ):
+    terms = statistics.terms
+    if likely is None or terms.input_dropout or _clarity(statistics) >= _CLEAR:
         return LabelScores.of("rows", np.array(statistics.status))
     return LabelScores.of("rows", _weighed(statistics, likely))
 
@@ -202,9 +198,9 @@ class HeadGradients:
     """Head gradients of each person along one direction, in units of their noise."""
 
     along: Floats
-    """(people,) negative for a positive test."""
+    """Signal of each person, (people,), negative for a positive test."""
     stands_out: bool
-    """Whether the largest singular value exceeds that of noise alone at the 1 % level
+    """True if the largest singular value exceeds that of noise alone at the 1 % level
     (Johnstone 2001)."""
     most: float
     """The largest signal that the clip allows."""
@@ -223,21 +219,16 @@ def read_head_gradients(statistics: UploadStatistics) -> HeadGradients:
     """
     if "head.weight" not in statistics.gradients:
         raise DataError("the statistics hold no gradients")
-    weight, bias = (
-        statistics.gradients["head.weight"],
-        statistics.gradients["head.bias"],
-    )
+    gradients = statistics.gradients
+    weight, bias = gradients["head.weight"], gradients["head.bias"]
     sums = np.concatenate([weight[:, 1] - weight[:, 0], bias[:, 1:] - bias[:, :1]], 1)
     rounds, sigma = max(statistics.rounds, 1), _gradient_noise(statistics)
     sums = sums / (sigma * np.sqrt(2 * rounds))
     _, sizes, directions = np.linalg.svd(sums, full_matrices=False)
     direction = directions[0] * (1.0 if directions[0].sum() >= 0 else -1.0)
     stands_out = bool(sizes[0] ** 2 > _noise_edge(sums.shape))
-    if (
-        not stands_out
-        and statistics.parameters
-        and "cell.weight" not in statistics.parameters
-    ):
+    parameters = statistics.parameters
+    if not stands_out and parameters and "cell.weight" not in parameters:
         direction = expected_direction(statistics)
     most = float(_largest_gradient(statistics) * np.sqrt(rounds) / sigma)
     usual = min(_SHARE * (statistics.terms.mask_share or 1.0) * most, 1.0)
@@ -246,11 +237,9 @@ def read_head_gradients(statistics: UploadStatistics) -> HeadGradients:
 
 def expected_direction(statistics: UploadStatistics) -> Floats:
     """Compute the mean of ``[h || 1]`` from the newest parameters, as a unit vector."""
-    parameters = statistics.parameters
+    parameters, width = statistics.parameters, statistics.terms.width
     last = sum(name.startswith("layer") for name in parameters) // 2 - 1
-    weight = parameters[f"layer{last}.weight"][:, : statistics.terms.width].astype(
-        float
-    )
+    weight = parameters[f"layer{last}.weight"][:, :width].astype(float)
     bias = parameters[f"layer{last}.bias"].astype(float)
     spread = np.linalg.norm(weight, axis=1) * _received_spread(statistics)
     spread = np.maximum(spread, 1e-12)
@@ -262,12 +251,9 @@ def expected_direction(statistics: UploadStatistics) -> Floats:
 
 def _gradient_noise(statistics: UploadStatistics) -> float:
     """Return sigma, or a small assumed value where there is no noise."""
-    clip = (
-        1.0
-        if statistics.terms.gradient_clip is None
-        else statistics.terms.gradient_clip
-    )
-    return max(statistics.terms.gradient_sigma, _LEAST_NOISE * clip)
+    terms = statistics.terms
+    clip = 1.0 if terms.gradient_clip is None else terms.gradient_clip
+    return max(terms.gradient_sigma, _LEAST_NOISE * clip)
 
 
 def _largest_gradient(statistics: UploadStatistics) -> float:
@@ -364,7 +350,7 @@ def _noise_edge(shape: tuple[int, ...]) -> float:
 
 
 def _clarity(statistics: UploadStatistics) -> float:
-    """Return the mean squared distance of both results per round, in noise units."""
+    """Return the squared distance of both results per round, in noise variances."""
     products = statistics.gram[0] / max(statistics.rounds, 1)
     apart = products[0, 0] + products[1, 1] - 2 * products[0, 1]
     stored = statistics.terms.stored_rows(statistics.rounds)
@@ -373,26 +359,19 @@ def _clarity(statistics: UploadStatistics) -> float:
 
 
 def _weighed(statistics: UploadStatistics, likely: Floats) -> Floats:
-    """Compute log-likelihoods from the products with the three known rows.
+    """Compute log-likelihoods (people, 3) from products of uploads and known rows.
 
-    Their sums weighted by the chances w are Gaussian. The mean is sum w^2 times the
-    products of the rows, weighted by how often each is shown; the covariance is that
-    of the noise plus that of hiding the status at random.
+    A person's products are summed with the probabilities w of its claims and are
+    Gaussian. Their mean is sum w^2 times the products of the rows, weighted by how
+    often each is shown; their covariance is that of noise and of hiding the status.
     """
-    people = len(statistics.people)
-    matched = np.stack(
-        [
-            np.bincount(statistics.person, likely * one, people)
-            for one in statistics.matched
-        ],
-        axis=1,
-    )
-    certain = np.bincount(statistics.person, likely * likely, people)
+    people, person = len(statistics.people), statistics.person
+    sums = [np.bincount(person, likely * one, people) for one in statistics.matched]
+    matched = np.stack(sums, axis=1)
+    certain = np.bincount(person, likely * likely, people)
     mask = float(statistics.terms.mask_share or 0.0)
-    products, hidden = (
-        statistics.gram[0],
-        (*statistics.gram[1:], np.zeros_like(statistics.gram[0])),
-    )
+    products = statistics.gram[0]
+    hidden = (*statistics.gram[1:], np.zeros_like(products))
     noise = statistics.terms.assumed_sigma**2 * products
     ridge = _RIDGE * float(np.trace(noise)) * np.eye(len(noise))
     made = np.zeros((people, len(products)))

@@ -1,4 +1,4 @@
-"""The localisation attack: posteriors of the claimed places by a mobility model.
+"""Localisation attack: posterior probabilities of claimed places by a mobility model.
 
 Shokri et al., "Quantifying Location Privacy" (2011), as the paper uses it
 ("Evaluation of Privacy and Utility"): the server knows the population's mobility
@@ -34,11 +34,11 @@ _LEAST, _DEEPEST = 1e-300, -1e6
 
 @dataclass(frozen=True, eq=False)
 class MobilityProfile:
-    """The population's mobility profile, for any number of attacks."""
+    """Mobility profile of the population, known to the attacker."""
 
     moves: Transitions
     visits: Floats
-    """(slots per day, regions) pi(r|t)."""
+    """Share of people in each region by slot, pi(r|t), (slots per day, regions)."""
 
     @classmethod
     def of(cls, model: MobilityModel) -> "MobilityProfile":
@@ -47,7 +47,7 @@ class MobilityProfile:
         return cls(model.transitions, np.stack(visits))
 
     def log_visits(self, candidates: Candidates) -> Floats:
-        """Return log pi(r|t), t the first slot of the claim's window: (claims,)."""
+        """Return log pi(r|t) for the first slot t of each claim's window: (claims,)."""
         self.require_match(candidates)
         with np.errstate(divide="ignore"):
             table = np.log(self.visits)[candidates.opens % len(self.visits)]
@@ -61,9 +61,8 @@ class MobilityProfile:
             ("slots per day", slots, candidates.clock.slots_per_day),
         ):
             if ours != theirs:
-                raise DataError(
-                    f"the mobility model has {ours} {name}, the claims {theirs}"
-                )
+                model = f"the mobility model has {ours} {name}"
+                raise DataError(f"{model}, the claims {theirs}")
 
 
 def forward_backward(
@@ -92,9 +91,9 @@ def posteriors(
     sets: NDArray[np.int64],
     evidence: Floats | None,
 ) -> Floats:
-    """Compute P(there | all claims) if rows of a set have the same truth: (claims,).
+    """Compute P(there | all claims), assuming one true claim per set: (claims,).
 
-    ``sets`` (rows,) numbers the sets in order of first appearance; rows without
+    ``sets`` (rows,) numbers the claim sets in order of first appearance; rows without
     claims have a number after those of the person. The sets of a person are the
     nodes of a graph, the claims of a set its states, and consecutive sets are
     neighbours; loopy belief propagation (Pearl 1988; Murphy, Weiss and
@@ -110,15 +109,8 @@ def posteriors(
         if np.isneginf(most).any():
             raise DataError("evidence is -inf for every claim of a person in a window")
         given = np.maximum(given - candidates.per_claim(most), _DEEPEST)
-    rows = _Rows(
-        candidates.start,
-        candidates.region,
-        given,
-        sets,
-        candidates.opens,
-        profile.visits,
-        profile.moves,
-    )
+    start, region, opens = candidates.start, candidates.region, candidates.opens
+    rows = _Rows(start, region, given, sets, opens, profile.visits, profile.moves)
     made = np.empty(candidates.claims)
 
     def work(part: int) -> None:
@@ -137,33 +129,33 @@ class _Rows(NamedTuple):
     start: NDArray[np.int64]
     region: RegionIds
     evidence: Floats
-    """(claims,) log-likelihoods minus the maximum of their row."""
+    """Log-likelihoods minus the maximum of their row, (claims,)."""
     sets: NDArray[np.int64]
     opens: NDArray[np.int64]
-    """(windows,) first slot of each window."""
+    """First slot of each window, (windows,)."""
     visits: Floats
     moves: Transitions
 
 
 class _Graph(NamedTuple):
-    """The sets of one person, in buffers reused for several people."""
+    """Factor graph of one person's claim sets, in buffers reused for all people."""
 
     size: NDArray[np.int64]
-    """(sets,) claims of each set."""
+    """Number of claims of each set, (sets,)."""
     way: NDArray[np.int64]
-    """(sets, sets) number of the directed edge between two sets; -1 for none."""
+    """Number of the directed edge between two sets, (sets, sets); -1 for none."""
     belief: Floats
-    """(sets, claims) log weight of a claim by itself and by all messages; at the end
-    its probability."""
+    """Log weight of each claim including all messages, (sets, claims); after
+    convergence its probability."""
     joint: Floats
-    """(edges, claims of the receiver, claims of the sender) joint weight, at most 1."""
+    """Joint weight, at most 1, (edges, receiver's claims, sender's claims)."""
     message: Floats
-    """(edges, claims of the receiver) log messages."""
+    """Log messages, (edges, receiver's claims)."""
 
 
 @compiled
 def _assign_people(rows: _Rows, first: int, past: int, probability: Floats) -> None:
-    """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
+    """Fill ``probability`` (claims,) for people ``first`` to ``past`` (exclusive)."""
     start, windows, claims = rows.start, len(rows.opens), 1
     for row in range(first * windows, past * windows):
         claims = max(claims, start[row + 1] - start[row])
@@ -187,7 +179,7 @@ def _assign_people(rows: _Rows, first: int, past: int, probability: Floats) -> N
 
 @compiled
 def _weigh(rows: _Rows, base: int, lowest: int, graph: _Graph) -> int:
-    """Fill the graph of a person with zero messages; return the number of sets."""
+    """Build a person's graph with zero messages; return the number of sets."""
     claims = graph.belief.shape[1]
     move = np.empty((claims, claims))
     graph.belief[:] = 0.0

@@ -6,10 +6,10 @@ each on the tests of another half of the people, and compares the target's score
 person with those of runs with and without the person's test.
 
 Adapted: one score per person, so there are no augmented queries; below 64 shadow runs
-the variances are pooled over people, as in the original; scores are relative to their
-run, since published scores are those of everybody. The result itself is guessed for
-people who are in, from the results of others. Only ``evaluate`` and
-``infer`` read the truth.
+the variances are pooled over people, as in the original; scores are standardised in
+each run, since the scores of all people are published. A second attack guesses the
+results of people whose tests were used, from the results of others. Only ``evaluate``
+and ``infer`` read the truth.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
 OWN_VARIANCE_RUNS = 64
-"""Minimum number of shadow runs for separate variances per person."""
+"""Minimum number of shadow runs to estimate a separate variance for each person."""
 MOST_FALSE = 0.01
 """False-positive rate at which the true-positive rate is reported."""
 
@@ -37,12 +37,12 @@ _LEAST_SPREAD = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Shadow runs: the attacker knows whose tests were used."""
+    """Scores of the shadow runs, and whose tests each of them used."""
 
     score: Probabilities
-    """(runs, people) published scores, in [0, 1]."""
+    """Published scores, in [0, 1], (runs, people)."""
     included: Mask
-    """(runs, people) True if the person's test was used."""
+    """True if the person's test was used, (runs, people)."""
 
     def __post_init__(self) -> None:
         if self.score.ndim != 2 or self.score.shape != self.included.shape:
@@ -61,17 +61,17 @@ class Shadows:
 
 @dataclass(frozen=True)
 class MembershipResult:
-    """How well a ranking of people separates the two classes."""
+    """Accuracy of an attack's ranking of people for one target run."""
 
     auc: float
-    """.5 for a random ranking."""
+    """Area under the ROC curve; .5 for a random ranking."""
     tpr: float
     """True-positive rate at ``MOST_FALSE`` false positives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipSummary:
-    """Means and intervals over all target runs."""
+    """Means and intervals of ``MembershipResult`` over all target runs."""
 
     auc: Summary
     tpr: Summary
@@ -79,18 +79,18 @@ class MembershipSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """What scores reveal about tests; each run is the target once.
+    """Results of the attacks on published scores, with each run as the target once.
 
     Target runs share their shadow runs, so the intervals are somewhat too narrow.
     """
 
     membership: MembershipSummary
-    """Was the test used?"""
+    """Accuracy of inferring whether a person's test was used."""
     result: MembershipSummary
-    """Positive or negative, of the people who are in."""
+    """Accuracy of inferring the results of people whose tests were used."""
     result_without: MembershipSummary
-    """The same for runs without the person's own test: what others' tests reveal.
-    The leak is the difference of ``result`` to this."""
+    """``result`` for runs without the person's own test, from others' tests alone;
+    the leak is ``result`` minus this."""
 
 
 def levelled(score: Probabilities) -> Floats:
@@ -108,10 +108,10 @@ def levelled(score: Probabilities) -> Floats:
 def membership_ratio(
     target: Probabilities, shadows: Shadows, own_variance_runs: int = OWN_VARIANCE_RUNS
 ) -> Floats:
-    """Compute the log-likelihood ratio of "in" against "out": (people,).
+    """Compute the log-likelihood ratio of "test used" to "not used": (people,).
 
     ``target`` (people,) are the scores of the attacked run. The ratio is 0 for people
-    who are in, or out, in all shadow runs.
+    whose tests were used in all shadow runs, or in none.
     """
     _require_people(target, shadows)
     seen, shown = levelled(target), levelled(shadows.score)
@@ -136,13 +136,13 @@ def result_ratio(
     *,
     own_test: bool = True,
 ) -> Floats:
-    """Compute the log-likelihood ratio of "positive" against "negative": (people,).
+    """Compute the log-likelihood ratio of "positive" to "negative": (people,).
 
     ``results`` (people,) are 1, 0, or -1 for people whose result the attacker does
-    not know; only those are to be evaluated. Two values are used: the person's mean
-    score without its own test, which is the risk by others' tests, and the difference
-    of the target's score to it. Their distributions are fitted to people with known
-    results. Without ``own_test`` the difference is not used.
+    not know; evaluate only those. The ratio uses two values: the person's mean score
+    over shadow models trained without the person's test, and the difference between
+    the target's score and this mean. Their distributions are fitted to people with
+    known results. Without ``own_test`` the difference is not used.
     """
     _require_people(target, shadows)
     shown = levelled(shadows.score)
@@ -170,23 +170,20 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
     """
     if len(runs.score) < 4:
         raise DataError(f"{len(runs.score)} runs, expected 4 or more")
-    found: dict[str, list[MembershipResult]] = {
-        "member": [],
-        "result": [],
-        "without": [],
-    }
+    found = []
     for number, inside in enumerate(runs.included):
         score, others = runs.score[number], runs.without(number)
-        found["member"].append(evaluate(membership_ratio(score, others), inside))
-        for name, own in (("result", True), ("without", False)):
-            guessed = _guess_results(score, others, infected, own)
-            found[name].append(evaluate(guessed[inside], infected[inside]))
+        results = [evaluate(membership_ratio(score, others), inside)]
+        for own_test in (True, False):
+            guessed = _guess_results(score, others, infected, own_test)
+            results.append(evaluate(guessed[inside], infected[inside]))
+        found.append(results)
     member, result, without = (
         MembershipSummary(
             auc=over_seeds([one.auc for one in results]),
             tpr=over_seeds([one.tpr for one in results]),
         )
-        for results in found.values()
+        for results in zip(*found, strict=True)
     )
     return Inference(membership=member, result=result, result_without=without)
 
@@ -194,7 +191,7 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
 def _guess_results(
     target: Probabilities, shadows: Shadows, infected: Mask, own_test: bool
 ) -> Floats:
-    """Compute the ratios (people,), each part from the known results of the others."""
+    """Compute ``result_ratio`` (people,), a tenth of the results unknown at a time."""
     guessed = np.zeros(len(target))
     # Distribute each class over all parts, so that both stay known.
     rank = np.empty(len(target), np.int64)
@@ -212,9 +209,9 @@ def _class_ratio(
 ) -> Floats:
     """Compute the log-likelihood ratio of ``value`` (people,), positive to negative.
 
-    ``shown`` (runs, people) are such values of people with known results, where
-    ``counted``. Two Gaussians of equal variance; a positive test is assumed to raise
-    scores, so a difference in the other direction counts as zero.
+    Fits two Gaussians of equal variance to ``shown`` (runs, people) where ``counted``,
+    for people with known results. A positive test is assumed to raise scores, so a
+    difference in the other direction counts as zero.
     """
     means, squares, free = [], 0.0, 0
     for result in (1, 0):
@@ -230,14 +227,12 @@ def _class_ratio(
 
 
 def _mean(shown: Floats, side: Mask) -> Floats:
-    """Return the mean over the runs of a side, NaN without any: (people,)."""
+    """Return each person's mean over the runs in ``side``, NaN if none: (people,)."""
     count = side.sum(axis=0)
     total = np.where(side, shown, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _require_people(target: Probabilities, shadows: Shadows) -> None:
-    if target.shape != shadows.score.shape[1:]:
-        raise DataError(
-            f"target has shape {target.shape}, expected {shadows.score.shape[1:]}"
-        )
+    if target.shape != (expected := shadows.score.shape[1:]):
+        raise DataError(f"target has shape {target.shape}, expected {expected}")

@@ -1,10 +1,10 @@
-"""The recurrence attack, and recurrence and moves together.
+"""Recurrence attack: places claimed on many days, alone or combined with moves.
 
 People return to places, most pseudo traces do not: a place claimed at the same hour of
-many other days is a home or a place of work. How informative that is depends on the
-generator of pseudo traces, which is public. So the attacker simulates a shadow city,
-draws pseudo traces there by the same method, and fits the weights of the evidence
-there. The true places of the attacked people are not used.
+many other days is probably where a person lives or works. How informative that is
+depends on the generator of pseudo traces, which is public. So the attacker simulates a
+shadow city, draws pseudo traces there by the same method, and fits the weights of the
+evidence there. The true places of the attacked people are not used.
 
 The combined attack has several passes of the forward-backward algorithm. The first
 counts all claims equally; later ones weight claims by their probability in the previous
@@ -39,16 +39,16 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, Mask, RegionIds
 
 SCALES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
-"""Candidate factors of the evidence: neighbouring slots have similar evidence, which
-would be counted several times in a plain sum."""
+"""Candidate factors on the evidence; below 1 because neighbouring slots have similar
+evidence, which a plain sum would count several times."""
 
 POWERS = tuple(0.5**step for step in range(8))
-"""Candidate powers, from unchanged probabilities to nearly uniform ones."""
+"""Candidate exponents of the probabilities, from unchanged to nearly uniform ones."""
 CROWD = (0.0, 1.0, 2.0, 3.0, 5.0)
-"""Candidate weights of the number of claimants."""
+"""Candidate weights of the number of people who claim a place."""
 
 _HINT = 0.01
-"""Squared distance of true and pseudo claims in the simulated evidence."""
+"""Mean difference of true and pseudo claims in simulated evidence, and its variance."""
 _LEAST = 1e-300
 _PEOPLE_AT_ONCE = 32
 _SELDOM = 0.01
@@ -57,16 +57,16 @@ _RIDGE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """How often each claim recurs on other days, from 0 (never) to 1 (always).
+    """Frequency of each claim on other days, from 0 (never) to 1 (always).
 
-    (claims,) float32 each: the weight of the same person's other claims of the region,
+    Both are (claims,) float32: the weight of the person's other claims of the region,
     divided by the number of its other non-empty windows; 0 without other days.
     """
 
     same_hour: NDArray[np.float32]
-    """At the same window of other days."""
+    """Frequency at the same window of other days."""
     any_hour: NDArray[np.float32]
-    """At any window of other days."""
+    """Frequency at any window of other days."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,22 +78,22 @@ class ShadowCity:
     model: MobilityModel
     """Mobility model of the shadow city."""
     claimed: Counts | None = None
-    """(claims,) number of people who claim the place; None if not counted."""
+    """Number of people who claim the place, (claims,); None if not counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceWeights:
-    """Weights of the evidence and its factor."""
+    """Fitted evidence of one pass: weights of the features, and a common factor."""
 
     weights: Floats
-    """(5,) weights of the columns of ``features``."""
+    """Weights of the columns of ``features``, (5,)."""
     scale: float
     error: float
     """Localisation error in the shadow city."""
 
 
 def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurrence:
-    """Count for each claim how often the person claims the region on other days.
+    """Compute how often the person claims each claim's region on other days.
 
     ``weight`` (claims,), from 0 to 1, is the probability that a claim is true; default
     1. Windows must not cross midnight.
@@ -114,10 +114,8 @@ def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurren
             np.indices(size.shape).reshape(3, -1), size.ravel(), axis=1
         )
         region, own = candidates.region[mine], given[mine]
-        by_hour, by_date = (
-            _sums(person, hour, region, own),
-            _sums(person, date, region, own),
-        )
+        by_hour = _sums(person, hour, region, own)
+        by_date = _sums(person, date, region, own)
         seen = size > 0
         other_hours = seen.sum(axis=1)[person, hour] - 1
         other_dates = (seen.sum(axis=(1, 2))[:, None] - seen.sum(axis=2))[person, date]
@@ -134,14 +132,12 @@ def _sums(
     region: RegionIds,
     weight: Floats,
 ) -> Floats:
-    """Sum weights by person, part of the time and region."""
-    shape = (
-        person.max(initial=0) + 1,
-        part.max(initial=0) + 1,
-        region.max(initial=0) + 1,
-    )
-    code = np.ravel_multi_index((person, part, region), shape)
-    return np.bincount(code, weight, math.prod(shape)).reshape(shape)
+    """Sum weights of claims: (people, parts of the time, regions)."""
+    index = (person, part, region)
+    shape = tuple(int(one.max(initial=0)) + 1 for one in index)
+    code = np.ravel_multi_index(index, shape)
+    found = np.bincount(code, weight, math.prod(shape)).astype(np.float64)
+    return found.reshape(shape)
 
 
 def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
@@ -202,14 +198,12 @@ def combined(
 
 
 def features(found: Recurrence, log_visits: Floats) -> Floats:
-    """Return the features of the evidence: (claims, 5).
+    """Return the features of each claim for the evidence: (claims, 5).
 
-    The share at the same hour, its log, the share at any hour, its log, log pi(r|t);
+    Frequency at the same hour, its log, frequency at any hour, its log, log pi(r|t);
     the last has a negative weight if pseudo places are drawn by visits.
     """
-    hour, any_hour = (
-        one.astype(np.float64) for one in (found.same_hour, found.any_hour)
-    )
+    hour, any_hour = found.same_hour.astype(float), found.any_hour.astype(float)
     logs = [np.log(_SELDOM + one) for one in (hour, any_hour)]
     # Regions without visits are -inf for epsilon 0; evidence must be finite.
     visits = np.maximum(log_visits, -50.0)
@@ -242,7 +236,7 @@ def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Fl
 
 @dataclass(frozen=True)
 class RepeatReliability:
-    """Calibration of the attack by sets; fitted by ``learn_sets``.
+    """Calibration of the attack by claim sets; fitted by ``learn_sets``.
 
     Moves from slot to slot are treated as independent although they are not, so their
     product over a trace is overconfident. That does not change which trace is the most
@@ -250,9 +244,9 @@ class RepeatReliability:
     """
 
     power: float = 1.0
-    """Power of the probabilities; below 1 other evidence has more weight."""
+    """Exponent of the probabilities; below 1 other evidence has more weight."""
     crowd: float = 0.0
-    """Weight of minus the log number of claimants of a place, once per set."""
+    """Weight of minus the log number of people who claim a place, once per set."""
 
 
 def by_sets(
@@ -262,7 +256,7 @@ def by_sets(
     evidence: Floats | None = None,
     claimed: Counts | None = None,
 ) -> Floats:
-    """Compute P(there | all claims) if equal sets have the same truth: (claims,).
+    """Compute P(there | all claims), one true place per claim set: (claims,).
 
     Adds up to 1 over the claims of each person and window. ``evidence`` (claims,)
     is as for ``forward_backward``; it is summed over the windows of a set, so evidence
@@ -296,9 +290,9 @@ class _Sets(NamedTuple):
     """The distinct claim sets of all people, in order of first appearance."""
 
     of_row: NDArray[np.int64]
-    """(rows,) number of the set; any number where there are no claims."""
+    """Number of the set, (rows,); any number where there are no claims."""
     times: NDArray[np.int64]
-    """(sets,) windows that have the set."""
+    """Number of windows with each set, (sets,)."""
 
 
 def _number_sets(candidates: Candidates) -> _Sets:
@@ -318,11 +312,11 @@ def _number_sets(candidates: Candidates) -> _Sets:
 
 
 def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliability:
-    """Fit the weight of the claimants and the power of the probabilities.
+    """Fit the calibration of the attack by claim sets in a shadow city.
 
-    In a shadow city: the weight of ``CROWD`` with the smallest error, then the power
-    of ``POWERS`` with the smallest error when every window has additional weak
-    evidence, drawn from ``rng``.
+    Selects the weight in ``CROWD`` with the smallest error, then the exponent in
+    ``POWERS`` with the smallest error when every window has additional weak evidence,
+    drawn from ``rng``.
     """
     candidates, claimed = shadow.candidates, shadow.claimed
     profile = MobilityProfile.of(shadow.model)

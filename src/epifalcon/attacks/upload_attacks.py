@@ -29,15 +29,10 @@ _LEAST_CHANCE = 1e-6
 
 
 def claims_of(statistics: UploadStatistics, clock: Clock) -> Candidates:
-    """Return the claims of the statistics, in the same order."""
-    return Candidates.of_claims(
-        statistics.person,
-        statistics.key,
-        len(statistics.people),
-        statistics.terms.regions,
-        clock,
-        statistics.terms.window_slots,
-    )
+    """Return the claims in ``statistics``, in the same order."""
+    person, key, people = statistics.person, statistics.key, len(statistics.people)
+    regions, slots = statistics.terms.regions, statistics.terms.window_slots
+    return Candidates.of_claims(person, key, people, regions, clock, slots)
 
 
 def norm(statistics: UploadStatistics) -> Floats:
@@ -48,20 +43,19 @@ def norm(statistics: UploadStatistics) -> Floats:
 def energy(statistics: UploadStatistics) -> Floats:
     """Score by squared norms summed over all rounds and channels.
 
-    The log-likelihood ratio for rows of Gaussian coordinates whose mean squared norm
-    is the squared clip; linear in the energy.
+    This is the log-likelihood ratio for rows of Gaussian coordinates whose mean squared
+    norm is the squared clip.
     """
     terms = statistics.terms
     noise, spread = terms.assumed_sigma**2, terms.assumed_clip**2 / terms.width
     factor = spread / (2 * noise * (noise + spread))
     base = statistics.rounds * terms.width / 2 * np.log1p(spread / noise)
-    return np.asarray(
-        factor * statistics.energy.sum(axis=0) - base * len(terms.channels)
-    )
+    total = statistics.energy.sum(axis=0)
+    return np.asarray(factor * total - base * len(terms.channels))
 
 
 def consistency(statistics: UploadStatistics) -> Floats:
-    """Score by the row repeated at every true place, over all rounds (EM)."""
+    """Score by similarity to the row sent at all true places, over all rounds (EM)."""
     return np.array(statistics.evidence)
 
 
@@ -93,7 +87,7 @@ def combined(statistics: UploadStatistics) -> Floats:
 
 
 def by_sets(statistics: UploadStatistics, slots: NDArray[np.int64]) -> Floats:
-    """Combine for an attack that sums evidence over the slots of a claim set.
+    """Combine the scores for an attack that sums evidence over slots of a claim set.
 
     ``slots`` (claims,) is the number of slots in which the set is claimed. Noise is
     independent between slots, so evidence of uploads adds up; exact totals are those of
@@ -111,4 +105,4 @@ ATTACKS: dict[str, Callable[[UploadStatistics], Floats]] = {
     "counts": counts,
     "uploads and counts": combined,
 }
-"""Attacks by name; the first is the paper's."""
+"""Attacks by name; the first is the attack of the paper."""

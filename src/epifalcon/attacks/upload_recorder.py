@@ -1,4 +1,4 @@
-"""Record the view of a curious server on a sample of people over many rounds.
+"""Record what a curious server receives from a sample of people over many rounds.
 
 ``UploadStatistics`` holds the statistics that the attacks need, in memory that grows
 with the claims and not with the rounds. It contains nothing that only devices know: no
@@ -13,6 +13,7 @@ status, which the server itself broadcasts (``KnownRows``): a matched filter.
 """
 
 import math
+from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from epifalcon import store
-from epifalcon.checks import whole
+from epifalcon.checks import present, whole
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.client import Cohort
@@ -46,7 +47,7 @@ from epifalcon.streams import Streams
 from epifalcon.types import Counts, Floats, Plain
 
 VIEW = "view"
-"""Folder of the recording in a method's folder."""
+"""Name of the folder with the recording, in a method's folder."""
 _KIND, _SCHEMA = "upload-statistics", 4
 _SUMS, _NEWEST = "gradient.", "parameter."
 _FIRST = "upload/0"
@@ -62,27 +63,27 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTerms:
-    """Public values of a run's protocol."""
+    """Protocol parameters of a run that the server knows."""
 
     regions: int
     windows: int
     window_slots: int
     copies: int
-    """Pseudo traces of each person."""
+    """Number of pseudo traces of each person."""
     width: int
     parameters: int
     """Number of model parameters."""
     rounds: int
-    """Planned rounds; a run may end earlier."""
+    """Number of planned rounds; a run may end earlier."""
     channels: tuple[str, ...]
-    """Channels of uploads at places, in the order of a round."""
+    """Channels of uploads at places, in the order in which they are sent."""
     upload_clip: float | None
-    """None without clipping."""
+    """Maximum L2 norm of an upload before noise; None without clipping."""
     upload_sigma: float
     gradient_clip: float | None
     gradient_sigma: float
     presence_sigma: float
-    """Noise of each claim in the counts."""
+    """Noise scale of each claim in the counts."""
     mask_share: float | None = None
     """Share of rounds in which a known status is hidden; None without status input."""
     input_dropout: float = 0.0
@@ -95,7 +96,6 @@ class PublicTerms:
         cls,
         settings: FalconSettings,
         plan: PrivacyPlan,
-        *,
         regions: int,
         windows: int,
         state_width: int,
@@ -141,12 +141,12 @@ class PublicTerms:
 
     @property
     def assumed_clip(self) -> float:
-        """Clip used for odds."""
+        """Clip that the attacks assume; 1 without clipping."""
         return 1.0 if self.upload_clip is None else self.upload_clip
 
     @property
     def assumed_sigma(self) -> float:
-        """Noise scale used for odds."""
+        """Noise scale that the attacks assume, above 0 also without noise."""
         return max(self.upload_sigma, _LEAST_NOISE * self.assumed_clip)
 
     @property
@@ -180,48 +180,49 @@ class UploadStatistics:
     rounds: int
     """Number of completely recorded rounds."""
     people: NDArray[np.int64]
-    """(people,) numbers in the city, ascending."""
+    """Numbers of the recorded people in the city, ascending, (people,)."""
     person: NDArray[np.int32]
-    """(claims,) position in ``people``."""
+    """Position of each claim's person in ``people``, (claims,)."""
     key: EdgeKeys
-    """(claims,) window * regions + region."""
+    """Claimed place, window * regions + region, (claims,)."""
     norm: Singles
-    """(claims,) 2-norm of the upload of the first channel in the first round."""
+    """2-norm of the upload of the first channel in the first round, (claims,)."""
     energy: Floats
-    """(channels, claims) squared norms summed over rounds."""
+    """Squared norms of the uploads, summed over rounds, (channels, claims)."""
     evidence: Floats
-    """(claims,) log-likelihood ratio, true against pseudo, over all rounds and
-    channels. A true row is repeated at all true places of a round; each round's mean
-    is weighted by the probability of each claim from the previous rounds."""
+    """Log-likelihood ratio of true to pseudo, (claims,), over all rounds and channels.
+    A true row is repeated at all true places of a round; each round's mean is weighted
+    by the probability of each claim from the previous rounds."""
     strength: Floats
-    """(people, channels, 2) estimate of the row's squared norm: sum, and weight."""
+    """Weighted sum of estimated squared row norms, and its weight,
+    (people, channels, 2)."""
     rows: Singles
-    """(people, stored rounds, width) the person's row in the first channel, estimated
-    from the weighted uploads: unbiased, with noise of sigma^2 / ``certainty``."""
+    """Row of each person in the first channel, estimated from the weighted uploads,
+    (people, stored rounds, width): unbiased, noise variance sigma^2 / ``certainty``."""
     certainty: Singles
-    """(people, stored rounds) effective number of uploads in the row; 0 for none."""
+    """Effective number of uploads in the row, (people, stored rounds); 0 for none."""
     gradients: dict[str, Floats]
-    """By parameter, (people, ...): each person's gradient, clipped and noised, summed
-    over rounds."""
+    """Clipped and noised gradient of each person, summed over rounds, (people, ...),
+    by parameter."""
     gradient_energy: Floats
-    """(people,) squared norms of them summed over rounds."""
+    """Squared norm of each person's noised gradients, summed over rounds, (people,)."""
     counts: Floats
-    """(claims,) number of people at the place, as known to the server."""
+    """Number of people at the place, (claims,), as known to the server."""
     claimed: Counts
-    """(claims,) number of people who claim the place."""
+    """Number of people who claim the place, (claims,)."""
     presence: Floats
-    """(claims,) noised 1 or 0 for being present, as sent by the device; NaN if only
-    totals are released."""
+    """Noised presence (1 or 0) as sent by the device, (claims,); NaN if only totals
+    are released."""
     status: Floats
-    """(people, statuses) log-likelihood of the person's first-layer uploads if it is
-    negative, positive, or of unknown status, up to a constant."""
+    """Log-likelihood of a person's first-layer uploads by status (negative, positive,
+    unknown), up to a constant, (people, statuses)."""
     matched: Floats
-    """(statuses, claims) product of the first-layer upload with the row of each
-    status, as broadcast for the round, summed over rounds."""
+    """Product of the first-layer upload with the row of each status, as broadcast for
+    the round, summed over rounds, (statuses, claims)."""
     gram: Floats
-    """(statuses, statuses, statuses) reference of ``matched``, summed over rounds:
-    products of the status rows, then for a negative and a positive person the
-    covariance added by hiding the status."""
+    """Reference values for ``matched``, summed over rounds, (statuses, statuses,
+    statuses): products of the status rows, then for a negative and a positive person
+    the covariance added by hiding the status."""
     parameters: dict[str, Singles]
     """Newest broadcast parameters."""
 
@@ -233,7 +234,7 @@ class UploadStatistics:
         person: NDArray[np.integer[Any]],
         key: EdgeKeys,
     ) -> "UploadStatistics":
-        """Return empty statistics; arguments are as the fields."""
+        """Return empty statistics; the arguments are fields of the class."""
         many, claims, channels = len(people), len(key), len(terms.channels)
         clip, stored = terms.assumed_clip, terms.stored_rows(terms.rounds)
         # Prior weight of a norm that is uniform up to the clip.
@@ -262,20 +263,20 @@ class UploadStatistics:
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name, as ``UploadStatistics.of`` takes them."""
+        """Return all arrays by name, the first argument of ``UploadStatistics.of``."""
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         made = {name: one for name, one in named.items() if isinstance(one, np.ndarray)}
         made |= {_SUMS + name: one for name, one in self.gradients.items()}
         return made | {_NEWEST + name: one for name, one in self.parameters.items()}
 
     def meta(self) -> dict[str, Any]:
-        """Return all other values, for JSON."""
+        """Return all values that are not arrays, for JSON."""
         terms = {**asdict(self.terms), "channels": list(self.terms.channels)}
         return {"terms": terms, "rounds": self.rounds}
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "UploadStatistics":
-        """Build statistics; ``CorruptFileError`` for missing or unknown fields."""
+        """Build statistics; raise ``CorruptFileError`` for missing or extra fields."""
         named: dict[str, Any] = {"gradients": {}, "parameters": {}}
         for name, one in arrays.items():
             if name.startswith(_SUMS):
@@ -294,18 +295,12 @@ class UploadStatistics:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
-        store.write(
-            folder,
-            _KIND,
-            self.arrays(),
-            meta=self.meta(),
-            origin=origin,
-            schema=_SCHEMA,
-        )
+        about: dict[str, Any] = {"meta": self.meta(), "schema": _SCHEMA}
+        store.write(folder, _KIND, self.arrays(), origin=origin, **about)
 
     @classmethod
     def load(cls, folder: Path) -> "UploadStatistics":
-        """Read what ``save`` wrote; arrays are memory maps."""
+        """Read a record written by ``save``; arrays are memory-mapped."""
         stored = store.read(folder, _KIND, schema=_SCHEMA)
         try:
             return cls.of(dict(stored.arrays), stored.meta)
@@ -314,7 +309,7 @@ class UploadStatistics:
 
 
 def read_statistics(folder: Path) -> UploadStatistics:
-    """Read the recording in a method's folder; ``DataError`` if there is none."""
+    """Read the recording in a method's folder; raise ``DataError`` if there is none."""
     place = folder / VIEW
     if not place.is_dir():
         raise DataError(
@@ -334,9 +329,9 @@ class KnownRows:
     """
 
     row: Floats
-    """(statuses, width) as sent, before noise; with input dropout their mean."""
+    """Rows before noise, (statuses, width); with input dropout their mean."""
     spread: Floats
-    """(statuses,) variance of a coordinate by dropout."""
+    """Variance of a coordinate caused by dropout, (statuses,)."""
 
     @classmethod
     def of(cls, parameters: Parameters, terms: PublicTerms) -> "KnownRows":
@@ -371,9 +366,8 @@ class KnownRows:
         square = (total**2).sum(axis=1, keepdims=True) / np.maximum(certain, 1e-300)
         length = certain * (self.row**2).sum(axis=1)
         spread = certain * self.spread
-        return _log_ratio(
-            square, total @ self.row.T, length, spread, noise, len(total.T)
-        )
+        along, width = total @ self.row.T, total.shape[1]
+        return _log_ratio(square, along, length, spread, noise, width)
 
 
 def _log_ratio(
@@ -394,7 +388,7 @@ def _log_ratio(
 
 
 def shown_chances(status: Floats, mask_share: float) -> Floats:
-    """Return the log-probability of each shown status in a round: (statuses,).
+    """Return the log-probability that each status row is sent in a round: (statuses,).
 
     ``status`` are the log-likelihoods of the person's own status so far.
     """
@@ -408,7 +402,7 @@ def shown_chances(status: Floats, mask_share: float) -> Floats:
 def own_status(fits: Floats, mask_share: float) -> Floats:
     """Convert log-likelihoods of the row sent to those of the person's own status.
 
-    Shape (statuses,) both: a known status is either shown or hidden as unknown.
+    Both are (statuses,). A known status is either shown or hidden as unknown.
     """
     with np.errstate(divide="ignore"):
         shown, hidden = np.log(1 - mask_share), np.log(mask_share)
@@ -437,49 +431,49 @@ class RoundUploads:
     """One person's uploads of one round and channel."""
 
     rows: Floats
-    """(claims, width)"""
+    """Uploaded rows, (claims, width)."""
     start: NDArray[np.int64]
-    """(windows + 1,) first claim of each window, and the end."""
+    """First claim of each window, and the end, (windows + 1,)."""
     weight: Floats
-    """(claims,) probability that each claim is true, before the round."""
+    """Probability that each claim is true, (claims,), before the round."""
     noise: float
-    """Variance of a coordinate."""
+    """Noise variance of a coordinate."""
 
     @cached_property
     def window(self) -> NDArray[np.int64]:
-        """(claims,) window of each claim."""
+        """Window of each claim, (claims,)."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     @cached_property
     def square(self) -> Floats:
-        """(claims,) squared norms."""
+        """Squared norms of the uploaded rows, (claims,)."""
         return np.asarray((self.rows**2).sum(axis=1))
 
     @cached_property
     def weighted(self) -> Floats:
-        """(windows, width) weighted sums."""
+        """Weighted sums of the rows of each window, (windows, width)."""
         rows = self.weight[:, None] * self.rows
         return np.asarray(np.add.reduceat(rows, self.start[:-1], axis=0))
 
     @cached_property
     def certain(self) -> Floats:
-        """(windows,) sums of squared weights."""
+        """Sums of squared weights in each window, (windows,)."""
         return np.asarray(np.add.reduceat(self.weight**2, self.start[:-1]))
 
     @property
     def rest(self) -> Floats:
-        """(windows, width) weighted sums over all other windows."""
+        """Weighted sums of the rows of all other windows, (windows, width)."""
         return np.asarray(self.weighted.sum(axis=0) - self.weighted)
 
     @property
     def rest_certain(self) -> Floats:
-        """(windows,) sums of squared weights over all other windows."""
+        """Sums of squared weights over all other windows, (windows,)."""
         return np.asarray(np.maximum(self.certain.sum() - self.certain, 0.0))
 
     def evidence(self, variance: float) -> Floats:
-        """Return the log ratio, true against pseudo, of each claim, (claims,).
+        """Return the log-likelihood ratio of true to pseudo for each claim, (claims,).
 
-        Exact for two Gaussians, the row being estimated from the other windows;
+        Exact for two Gaussians, with the row estimated from the other windows;
         ``variance`` is the prior variance of one of its coordinates.
         """
         certain = self.rest_certain + self.noise / variance
@@ -491,9 +485,9 @@ class RoundUploads:
         return _log_ratio(self.square, along, length, spread, self.noise, width)
 
     def evidence_of_known(self, known: KnownRows, log_chance: Floats) -> Floats:
-        """Return the log ratio if the row is one of the known ones, (claims,).
+        """Return the log-likelihood ratio of true to pseudo by known rows: (claims,).
 
-        ``log_chance`` (statuses,) is the log prior of each row.
+        The true row is one of ``known``; ``log_chance`` (statuses,) is its log prior.
         """
         fits = known.log_likelihood(self.rest, self.rest_certain, self.noise)
         chance = log_chance + fits
@@ -505,7 +499,7 @@ class RoundUploads:
 
 
 def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Draw ``count`` people, ascending; everybody if there are fewer: (sample,)."""
+    """Draw at most ``count`` people at random, ascending: (sample,)."""
     whole(1, people=people, count=count)
     rng = Streams(seed).numpy("server notes")
     drawn = rng.choice(people, min(people, count), replace=False)
@@ -513,7 +507,7 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
 
 
 class UploadStatisticsView:
-    """A ``ServerView`` that updates the arrays of ``statistics`` in place.
+    """A ``ServerView`` that updates ``UploadStatistics`` in place.
 
     Rounds must be complete and in order: after a failed round, continue from earlier
     statistics. Uploads of scoring passes are ignored.
@@ -522,13 +516,10 @@ class UploadStatisticsView:
     def __init__(self, statistics: UploadStatistics) -> None:
         self._statistics, self.sample = statistics, statistics.people
         self._place = {one: place for place, one in enumerate(self.sample.tolist())}
-        self._start = np.searchsorted(
-            statistics.person, np.arange(len(self.sample) + 1)
-        )
+        count = len(self.sample)
+        self._start = np.searchsorted(statistics.person, np.arange(count + 1))
         channels = ("gradient", *statistics.terms.channels)
-        self._done = {
-            one: np.full(len(self.sample), statistics.rounds) for one in channels
-        }
+        self._done = {one: np.full(count, statistics.rounds) for one in channels}
         """Recorded rounds of each person, by channel."""
         self._known: KnownRows | None = None
 
@@ -541,23 +532,17 @@ class UploadStatisticsView:
         sample: NDArray[np.int64],
     ) -> "UploadStatisticsView":
         """Start with empty statistics of the people of ``sample``."""
-        terms = PublicTerms.of(
-            settings,
-            plan,
-            regions=cohort.incidence.regions,
-            windows=cohort.incidence.windows,
-            state_width=0 if cohort.state is None else cohort.state.shape[1],
-        )
+        regions, windows = cohort.incidence.regions, cohort.incidence.windows
+        width = 0 if cohort.state is None else cohort.state.shape[1]
+        terms = PublicTerms.of(settings, plan, regions, windows, width)
         place = np.flatnonzero(np.isin(cohort.people, sample))
         few = cohort.restrict(place.astype(np.int32))
         if plan.upload is None:
             few = replace(few, pseudo=())
         claims = few.claims
         order = np.lexsort((claims.place, claims.row))
-        statistics = UploadStatistics.empty(
-            terms, few.people, claims.row[order], claims.place[order]
-        )
-        return cls(statistics)
+        person, key = claims.row[order], claims.place[order]
+        return cls(UploadStatistics.empty(terms, few.people, person, key))
 
     def record(self, sender: int, message: ServerMessage) -> None:
         """Record messages of the sample and the server; ignore all others."""
@@ -583,7 +568,7 @@ class UploadStatisticsView:
                 statistics.gram[:] += self._known.gram(statistics.terms.mask_share)
 
     def _claims(self, number: int, keys: EdgeKeys, channel: str) -> slice:
-        """Return the slice of a person's claims; ``DataError`` if ``keys`` differ."""
+        """Return the slice of a person's claims; raise if ``keys`` are not theirs."""
         place = self._place[number]
         mine = slice(self._start[place], self._start[place + 1])
         if not np.array_equal(self._statistics.key[mine], keys):
@@ -591,7 +576,7 @@ class UploadStatisticsView:
         return mine
 
     def _advance(self, number: int, channel: str, came: int) -> int:
-        """Count a round, which must be the next one; return the person's position."""
+        """Count a person's next round; return the person's position in the sample."""
         place, done = self._place[number], self._done[channel]
         if came != done[place]:
             raise DataError(
@@ -605,9 +590,7 @@ class UploadStatisticsView:
         if message.channel not in self._done:
             return
         if message.person is None:
-            raise DataError(
-                "a recording needs uploads per person, not sums of a cohort"
-            )
+            raise DataError("a recording needs uploads per person, not sums of people")
         rows = message.rows.detach().double().numpy()
         for number in np.intersect1d(message.person, self.sample).tolist():
             sent = message.person == number
@@ -628,14 +611,12 @@ class UploadStatisticsView:
         total, certain = seen.weighted.sum(axis=0), float(seen.certain.sum())
         strength = statistics.strength[place, channel]
         if message.channel == _FIRST and terms.mask_share is not None:
-            if self._known is None:
-                raise DataError("uploads precede the parameters of their round")
+            missing = "uploads precede the parameters of their round"
+            known = present(self._known, missing)
             chances = shown_chances(statistics.status[place], terms.mask_share)
-            evidence += seen.evidence_of_known(self._known, chances)
-            statistics.matched[:, mine] += self._known.row @ rows.T
-            fits = self._known.log_likelihood(
-                total[None], np.array([certain]), seen.noise
-            )
+            evidence += seen.evidence_of_known(known, chances)
+            statistics.matched[:, mine] += known.row @ rows.T
+            fits = known.log_likelihood(total[None], np.array([certain]), seen.noise)
             statistics.status[place] += own_status(fits[0], terms.mask_share)
         else:
             most = terms.assumed_clip**2
@@ -657,10 +638,8 @@ class UploadStatisticsView:
     def _gradient(self, number: int, message: GradientUpload) -> None:
         if message.people != 1:
             raise DataError("a recording needs gradients per person, not sums")
-        statistics, place = (
-            self._statistics,
-            self._advance(number, "gradient", message.round),
-        )
+        statistics = self._statistics
+        place = self._advance(number, "gradient", message.round)
         for name, one in message.gradients.items():
             value = one.detach().double().numpy()
             empty = np.zeros((len(self.sample), *value.shape))
@@ -670,25 +649,18 @@ class UploadStatisticsView:
     def statistics(self) -> UploadStatistics:
         """Return a copy of the statistics; all people must be at the same round."""
         sends = np.diff(self._start) > 0
-        done = np.concatenate(
-            [
-                rounds if channel == "gradient" else rounds[sends]
-                for channel, rounds in self._done.items()
-            ]
-        )
+        parts = {name: done[sends] for name, done in self._done.items()}
+        done = np.concatenate([*parts.values(), self._done["gradient"]])
         if done.min() < done.max():
             raise DataError(
                 f"a round is incomplete ({done.min()} to {done.max()} recorded): "
                 "continue from earlier statistics"
             )
-        arrays = {name: one.copy() for name, one in self._statistics.arrays().items()}
-        return UploadStatistics.of(
-            arrays, self._statistics.meta() | {"rounds": int(done[0])}
-        )
+        return replace(deepcopy(self._statistics), rounds=int(done[0]))
 
 
 class UploadRecorder:
-    """Records the uploads of a random sample of people (``training.Recorder``)."""
+    """Recorder of the uploads of a random sample of people (``training.Recorder``)."""
 
     def __init__(self, settings: ViewSettings) -> None:
         self._settings = settings
@@ -714,20 +686,17 @@ class UploadRecorder:
         else:
             tensors = tensors_under(resumed.tensors, f"{VIEW}/")
             arrays = {name: one.numpy() for name, one in tensors.items()}
-            self._view = UploadStatisticsView(
-                UploadStatistics.of(arrays, resumed.values[VIEW])
-            )
+            before = UploadStatistics.of(arrays, resumed.values[VIEW])
+            self._view = UploadStatisticsView(before)
         return self._view
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
         """Return the checkpoint with the recording so far added."""
-        statistics = self._statistics()
-        tensors = {
-            f"{VIEW}/{name}": torch.from_numpy(array)
-            for name, array in statistics.arrays().items()
-        }
+        statistics, tensors = self._statistics(), dict(made.tensors)
+        for name, array in statistics.arrays().items():
+            tensors[f"{VIEW}/{name}"] = torch.from_numpy(array)
         values = {**made.values, VIEW: statistics.meta()}
-        return replace(made, tensors={**made.tensors, **tensors}, values=values)
+        return replace(made, tensors=tensors, values=values)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the recording to the method's folder unless it exists."""
@@ -737,9 +706,7 @@ class UploadRecorder:
             self._statistics().save(scratch, origin)
 
     def _statistics(self) -> UploadStatistics:
-        if self._view is None:
-            raise DataError("nothing was recorded")
-        return self._view.statistics()
+        return present(self._view, "nothing was recorded").statistics()
 
 
 def require_room(settings: PredictionSettings, traces: Traces) -> None:
@@ -747,13 +714,10 @@ def require_room(settings: PredictionSettings, traces: Traces) -> None:
     wanted, network = settings.view, settings.region.network
     if not wanted.people:
         return
-    terms = PublicTerms.of(
-        settings.model,
-        PrivacyPlan.for_run(settings, traces.clock),
-        regions=len(traces.regions),
-        windows=traces.slots // settings.model.window_slots,
-        state_width=network.hidden_width if settings.uses_region_model else 0,
-    )
+    model, plan = settings.model, PrivacyPlan.for_run(settings, traces.clock)
+    windows = traces.slots // model.window_slots
+    width = network.hidden_width if settings.uses_region_model else 0
+    terms = PublicTerms.of(model, plan, len(traces.regions), windows, width)
     people = min(traces.people, wanted.people)
     planned = terms.planned_bytes(people)
     if planned > wanted.most_mb * 2**20:

@@ -1,12 +1,12 @@
 """Platt scaling with a Gaussian prior, model selection, and intervals of risks.
 
-Log odds are moved by one increasing line,
+Risks are recalibrated by an increasing linear map of their log odds,
 
     logit(q) = logit(p) + offset + (slope - 1) (logit(p) - middle)
 
-where ``middle`` is the mean of the held-out people. Slope and offset are those of
-highest posterior; both have a Gaussian prior around the identity, so few people have
-little effect. The likelihood includes test errors, so q is the probability of
+where ``middle`` is the mean log odds of the held-out people. Slope and offset are the
+maximum a posteriori estimates under a Gaussian prior around the identity, so few people
+have little effect. The likelihood includes test errors, so q is the probability of
 infection, not of a positive result.
 """
 
@@ -25,33 +25,33 @@ from epifalcon.checks import same_length
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.logistic import log_losses
-from epifalcon.types import Floats, Mask, Probabilities
+from epifalcon.types import Additive, Floats, Mask, Probabilities
 
 LEAST_PEOPLE = 20
-"""People needed to fit a line at all."""
+"""Minimum number of held-out people for fitting slope and offset."""
 ENOUGH_PEOPLE = 150
-"""Held-out people needed to use it. A line of two numbers fitted on n people loses
-about 1 / n on others by chance."""
+"""Minimum number of held-out people for using the fit. Two parameters fitted on n
+people raise the mean log loss of other people by about 1 / n."""
 COVERED = 0.9
 """Nominal coverage of an interval."""
 _PRIOR_SD = np.array([0.2, 0.5])
-"""Standard deviations of slope and offset."""
+"""Prior standard deviations of slope and offset."""
 _LEAST_SLOPE = 0.1
 _LEAST_RISK = 1e-6
 risk_losses = partial(log_losses, clip=_LEAST_RISK)
-"""The log loss of each person."""
+"""Function that returns the log loss of each person."""
 _PARTS = 5
 _FARTHEST = 3.0
-"""Largest change of log odds by ``with_mean``."""
+"""Largest change of the log odds that ``PlattScaling.with_mean`` may make."""
 _RATE_SD = 0.2
-"""Standard deviation of the logarithm of each rate in an ensemble."""
+"""Standard deviation of the log rates of the pathogen over the runs of an ensemble."""
 _POOLED_RUNS = 4.0
-"""Weight of the spread of all people in that of each, in runs."""
+"""Weight of the mean variance over people, as a number of additional runs."""
 
 
 @dataclass(frozen=True)
 class PlattScaling:
-    """An increasing line over log odds."""
+    """Platt scaling: an increasing linear map of log odds."""
 
     slope: float = 1.0
     offset: float = 0.0
@@ -59,7 +59,7 @@ class PlattScaling:
 
     @property
     def is_identity(self) -> bool:
-        """Return True if no risk changes."""
+        """True if the scaling leaves every risk unchanged."""
         return self.slope == 1 and self.offset == 0
 
     def __call__(self, risk: Probabilities) -> Probabilities:
@@ -71,7 +71,7 @@ class PlattScaling:
         return np.asarray(expit(odds + moved))
 
     def with_mean(self, risk: Probabilities, mean: float) -> "PlattScaling":
-        """Return the line with the offset at which ``risk`` gets this mean."""
+        """Return the scaling with the offset that gives ``risk`` the mean ``mean``."""
         if not len(risk):
             return self
         odds = log_odds(self(risk))
@@ -89,26 +89,26 @@ IDENTITY = PlattScaling()
 
 
 def log_odds(risk: Probabilities) -> Floats:
-    """Return log odds; risks are clipped to [1e-6, 1 - 1e-6]."""
+    """Return the log odds of risks, clipped to [1e-6, 1 - 1e-6] before."""
     return np.asarray(logit(np.clip(risk, _LEAST_RISK, 1 - _LEAST_RISK)))
 
 
 def current_given_ever(
     now: Probabilities, risk: Probabilities, recalibrated: Probabilities
 ) -> Floats:
-    """Rescale current risks so that they are the same share of the risk as before."""
+    """Rescale current risks ``now`` by the factor ``recalibrated / risk``."""
     share = np.divide(now, risk, out=np.zeros_like(now), where=risk > 0)
     return np.asarray(np.clip(share, 0.0, 1.0) * recalibrated)
 
 
 def chance_of_positive(risk: Probabilities, errors: TestErrors) -> Probabilities:
-    """Return the probability of a positive result."""
+    """Return the probability of a positive test result, given the risk of infection."""
     wrong = errors.false_positive
     return np.asarray(wrong + (1 - wrong - errors.false_negative) * risk)
 
 
 class _Posterior(NamedTuple):
-    """Minus the log posterior of a line, its gradient and Fisher information."""
+    """Negative log posterior of a scaling, its gradient and Fisher information."""
 
     loss: float
     gradient: Floats
@@ -123,7 +123,7 @@ class _Posterior(NamedTuple):
         errors: TestErrors,
         middle: float,
     ) -> "_Posterior":
-        """Evaluate at ``line``: slope and offset."""
+        """Evaluate the posterior at ``line``, an array of slope and offset."""
         centred = log_odds(risk) - middle
         design = np.stack([centred, np.ones_like(centred)])
         fitted = np.asarray(expit(middle + line @ design))
@@ -142,7 +142,7 @@ class _Posterior(NamedTuple):
 def fit_scaling(
     risk: Probabilities, positive: Mask, errors: TestErrors
 ) -> PlattScaling:
-    """Fit the line of highest posterior to held-out people, both (people,)."""
+    """Return the maximum a posteriori scaling, fitted to held-out people, (people,)."""
     same_length(risk=risk, positive=positive)
     if len(risk) < LEAST_PEOPLE:
         return IDENTITY
@@ -166,9 +166,9 @@ def fit_scaling(
 def choose_scaling(
     risk: Probabilities, positive: Mask, errors: TestErrors
 ) -> PlattScaling:
-    """Fit a line if cross-fitted lines lower the log loss, else return the identity.
+    """Return a fitted scaling if cross-fitting lowers the log loss, else the identity.
 
-    The gain must exceed one standard error, on at least ``ENOUGH_PEOPLE``.
+    The improvement must exceed one standard error, on at least ``ENOUGH_PEOPLE``.
     """
     if len(risk) < ENOUGH_PEOPLE:
         return IDENTITY
@@ -176,9 +176,8 @@ def choose_scaling(
     for number in range(_PARTS):
         out = part == number
         fitted[out] = fit_scaling(risk[~out], positive[~out], errors)(risk[out])
-    before, after = (
-        risk_losses(chance_of_positive(p, errors), positive) for p in (risk, fitted)
-    )
+    chances = (chance_of_positive(p, errors) for p in (risk, fitted))
+    before, after = (risk_losses(chance, positive) for chance in chances)
     losses = ModelLosses.of(np.stack([before, after], axis=1))
     return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY
 
@@ -186,7 +185,7 @@ def choose_scaling(
 def covariance(
     line: PlattScaling, risk: Probabilities, positive: Mask, errors: TestErrors
 ) -> Floats:
-    """Return the (2, 2) covariance of slope and offset; the prior's if few people."""
+    """Return the covariance of slope and offset, (2, 2); the prior's for few people."""
     if len(risk) < LEAST_PEOPLE:
         return np.diag(_PRIOR_SD**2)
     at = np.array([line.slope, line.offset])
@@ -195,36 +194,29 @@ def covariance(
 
 
 @dataclass(frozen=True, eq=False)
-class ModelLosses:
-    """Sums of log losses under each model and of their products; sites' sums add."""
+class ModelLosses(Additive):
+    """Log losses of models and their products, summed over people; sites' sums add."""
 
     people: int
     total: Floats
-    """(models,)"""
+    """Sum of the log losses of each model, (models,)."""
     products: Floats
-    """(models, models)"""
+    """Sum of the products of the log losses of two models, (models, models)."""
 
     @classmethod
     def of(cls, losses: Floats) -> "ModelLosses":
-        """Sum ``losses`` (people, models)."""
+        """Return the sums of ``losses``, (people, models), over people."""
         return cls(len(losses), losses.sum(axis=0), losses.T @ losses)
-
-    def __add__(self, other: "ModelLosses") -> "ModelLosses":
-        return ModelLosses(
-            self.people + other.people,
-            self.total + other.total,
-            self.products + other.products,
-        )
 
     def best(
         self,
         models: Sequence[TransmissionModel],
         alike: Collection[TransmissionModel] = (),
     ) -> TransmissionModel:
-        """Select the model of least loss; ``models`` are sorted from simple to rich.
+        """Return the model with the lowest loss; ``models`` go from simple to complex.
 
-        A richer model must improve on the best simpler one by more than one standard
-        error; models in ``alike`` are equally rich.
+        A more complex model must improve on the best simpler one by more than one
+        standard error; models in ``alike`` are equally complex.
         """
         best = 0
         for number in range(1, len(models)):
@@ -234,9 +226,9 @@ class ModelLosses:
         return models[best]
 
     def is_better(self, model: int, other: int, *, richer: bool = True) -> bool:
-        """Return True if the mean gain of ``model`` over ``other`` is large enough.
+        """Return True if ``model`` has a lower mean loss than ``other``.
 
-        For a richer model it must exceed its standard error.
+        If ``richer``, the difference must also exceed its standard error.
         """
         if self.people < 2:
             return False
@@ -251,28 +243,24 @@ class ModelLosses:
 
 @dataclass(frozen=True, eq=False)
 class RiskInterval:
-    """Bounds of risks; (people,) each."""
+    """Lower and upper bounds of risks, (people,) each."""
 
     low: Probabilities
     high: Probabilities
 
 
 def perturbed(pathogen: Pathogen, rng: np.random.Generator) -> Pathogen:
-    """Return the pathogen with rates drawn near the published ones."""
-    beta, alpha, mu = np.exp(_RATE_SD * rng.standard_normal(3))
-    return replace(
-        pathogen,
-        beta=pathogen.beta * float(beta),
-        alpha=pathogen.alpha * float(alpha),
-        mu=pathogen.mu * float(mu),
-    )
+    """Return the pathogen with log-normal random factors on its rates."""
+    beta, alpha, mu = np.exp(_RATE_SD * rng.standard_normal(3)).tolist()
+    p = pathogen
+    return replace(p, beta=p.beta * beta, alpha=p.alpha * alpha, mu=p.mu * mu)
 
 
 def ensemble_variance(risks: Sequence[Probabilities], untested: Mask) -> Floats:
-    """(people,) variance of log odds over runs, without their common level.
+    """Return the variance of each person's log odds over runs, (people,).
 
-    The level is the mean over ``untested`` people, or over everybody if there are
-    none: it is fitted to held-out people, and its error is added from that fit.
+    The mean log odds of each run, over ``untested`` people or, if there are none, over
+    everybody, is subtracted first: its error is part of the scaling's covariance.
     """
     odds = np.stack([log_odds(risk) for risk in risks])
     level = odds[:, untested] if untested.any() else odds
@@ -284,10 +272,10 @@ def ensemble_variance(risks: Sequence[Probabilities], untested: Mask) -> Floats:
 def interval(
     risk: Probabilities, variance: Floats, line: PlattScaling, uncertainty: Floats
 ) -> RiskInterval:
-    """Return intervals around recalibrated ``risk`` (people,).
+    """Return intervals around the recalibrated ``risk``, (people,).
 
-    ``variance`` is of the log odds before recalibration, ``uncertainty`` (2, 2) the
-    covariance of slope and offset.
+    ``variance`` (people,) is the variance of the log odds before recalibration;
+    ``uncertainty`` (2, 2) is the covariance of slope and offset.
     """
     odds = log_odds(risk)
     before = (odds - line.offset - line.middle) / line.slope
@@ -301,7 +289,7 @@ def interval(
 
 
 def line_from(figures: Mapping[str, float]) -> PlattScaling:
-    """Return the line stored in a run's log; the identity if there is none."""
+    """Return the scaling stored in the log of a run; the identity if none is stored."""
     if "slope" not in figures:
         return IDENTITY
     return PlattScaling(figures["slope"], figures["offset"], figures["middle"])

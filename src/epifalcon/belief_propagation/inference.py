@@ -3,9 +3,10 @@
     state = infer(exchange, graph, InitialHazard.from_tests(...), sweeps, ...)
     state = infer(exchange, graph, state, more_sweeps, ...)        # continue
 
-In a sweep everybody receives the messages of the hyperedges (region and slot), runs
-its own chain (``seir_chain``) and sends one message per visited edge; the server only
-sees sums. An ``MessageExchange`` carries both, in one process or over a network.
+In a sweep every person receives the messages of the hyperedges (region and slot),
+updates the person's SEIR chain (``seir_chain``) and sends one message per visited edge;
+the server receives only their sums. A ``MessageExchange`` transports the messages, in
+one process or over a network.
 """
 
 import math
@@ -39,9 +40,9 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities, RegionIds
 
 _PART, _MOST_PARTS = 4096, 4
-"""People per part of a sweep, at least, and number of parts, at most."""
+"""Minimum number of people per part of a sweep, and maximum number of parts."""
 _COST = 20
-"""Cost of a person and slot in units of ``each_part``."""
+"""Relative cost of one person and slot, passed to ``each_part``."""
 _LEAST_STEP = 0.1
 _TINY = 1e-300
 
@@ -51,39 +52,39 @@ class CurrentRisk:
     """Risk of being infected (exposed or infectious) after the last slot."""
 
     without_tests: Probabilities
-    """(people,) own tests excluded."""
+    """Current risk without the person's own tests, (people,)."""
     tested: Probabilities
-    """(people,) given own tests."""
+    """Current risk given the person's own tests, (people,)."""
     ever: Probabilities
-    """(people,) of having been infected by then, given own tests."""
+    """Probability of infection in any slot, given the person's own tests, (people,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Infections:
-    """When people were infected; the three add up to 1 for everybody."""
+    """Distribution of each person's time of infection; sums to 1 per person."""
 
     in_slot: Probabilities
-    """(slots, people)"""
+    """Probability of infection in each slot, (slots, people)."""
     before: Probabilities
-    """(people,) before the first slot."""
+    """Probability of infection before the first slot, (people,)."""
     never: Probabilities
-    """(people,)"""
+    """Probability of no infection, (people,)."""
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) of having been infected."""
+        """Probability of having been infected, (people,)."""
         return np.asarray(self.before + self.in_slot.sum(axis=0))
 
     @property
     def shares(self) -> Floats:
-        """(1 + slots, people) shares of the risk: before the first slot, in each."""
+        """Distribution of the infection time given infection, (1 + slots, people)."""
         parts = np.concatenate([self.before[None], self.in_slot])
         return np.asarray(parts / np.maximum(self.risk, _TINY))
 
 
 @dataclass(frozen=True, eq=False)
 class ChainCohort:
-    """People whose state is held together: one device, a site, or everybody.
+    """People whose states are stored together: one device, a site, or everybody.
 
     Memory is 8 bytes per person and slot besides the traces. Results do not depend
     on how people are divided into cohorts, up to rounding.
@@ -97,7 +98,7 @@ class ChainCohort:
     def of(
         cls, traces: Traces, known: TestResults, rates: Rates, errors: TestErrors
     ) -> "ChainCohort":
-        """Create a cohort that has sent nothing yet."""
+        """Create a cohort whose messages are all zero."""
         shape = traces.by_slot.shape
         state = PersonState(
             regions=traces.by_slot,
@@ -113,11 +114,11 @@ class ChainCohort:
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) probability of having been infected, own tests excluded."""
+        """Probability of having been infected, own tests excluded, (people,)."""
         return self.state.risk
 
     def copy(self) -> "ChainCohort":
-        """Return a copy whose messages change independently."""
+        """Return a copy with its own message and risk arrays."""
         state = self.state
         copied = state._replace(
             infectious=state.infectious.copy(),
@@ -127,7 +128,7 @@ class ChainCohort:
         return replace(self, state=copied)
 
     def with_tests(self, known: TestResults, errors: TestErrors) -> "ChainCohort":
-        """Return the same people and messages with other tests."""
+        """Return the cohort with the same messages and other test results."""
         changed = self.state._replace(
             tests=result_likelihood(known, self.traces.slots, errors),
             tested=known.tested.astype(np.float32),
@@ -135,19 +136,19 @@ class ChainCohort:
         return replace(self, state=changed)
 
     def with_prior(self, prior: Floats, without_tests: Floats) -> "ChainCohort":
-        """Return the same people with other states before the first slot."""
+        """Return the cohort with other state probabilities before the first slot."""
         changed = self.state._replace(prior=prior, prior_without_tests=without_tests)
         return replace(self, state=changed)
 
     def crowd(self) -> Floats:
-        """Count the people at each edge: (slots, 1 + regions)."""
+        """Count the people at each edge, (slots, 1 + regions)."""
         return count_people(self.traces.by_slot, len(self.traces.regions))
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Run everybody's chain, in place, and return the sums of the new messages."""
+        """Update all chains in place and return the sums of the new messages."""
         edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
         by_slot, ends = (self.traces.slots, edges), self._part_ends
-        result = [
+        sums = [
             Sums(
                 np.zeros(by_slot),
                 np.zeros(by_slot),
@@ -158,16 +159,14 @@ class ChainCohort:
         ]
 
         def work(part: int) -> None:
-            (first, last), rates = ends[part : part + 2], self.rates
-            forward_backward(
-                first, last, self.state, received, rates, options, result[part]
-            )
+            (low, end), rates = ends[part : part + 2], self.rates
+            forward_backward(low, end, self.state, received, rates, options, sums[part])
 
-        each_part(work, len(result), _COST * self.traces.by_slot.size)
-        return add_sums(result)
+        each_part(work, len(sums), _COST * self.traces.by_slot.size)
+        return add_sums(sums)
 
     def end(self, received: EdgeMessages) -> None:
-        """Compute risks from the last messages; own messages stay as they are."""
+        """Update risks from the last edge messages; people's messages do not change."""
         self.sweep(received, SweepOptions(0.0, np.zeros(self.traces.slots), 0.0))
 
     def current_risk(self, received: EdgeMessages) -> CurrentRisk:
@@ -183,47 +182,43 @@ class ChainCohort:
     def state_probabilities(
         self, received: EdgeMessages, *, with_tests: bool
     ) -> Floats:
-        """Return P(S, E, I, R) after the slots of ``received``: (people, 4)."""
+        """Return P(S, E, I, R) after the last slot of ``received``, (people, 4)."""
         return self._marginals(received, with_tests, np.empty((0, 0)))
 
     def infections(
         self, received: EdgeMessages, *, with_tests: bool = False
     ) -> Infections:
-        """Compute when people were infected, if at all."""
+        """Compute the distribution of each person's time of infection."""
         result = np.empty((2 + self.traces.slots, self.traces.people))
         self._marginals(received, with_tests, result)
         return Infections(result[1:-1], result[0], result[-1])
 
-    def _marginals(
-        self, received: EdgeMessages, with_tests: bool, slots: Floats
-    ) -> Floats:
+    def _marginals(self, received: EdgeMessages, tested: bool, slots: Floats) -> Floats:
         states, ends = np.empty((self.traces.people, 4)), self._part_ends
 
         def work(part: int) -> None:
-            (first, last), rates = ends[part : part + 2], self.rates
-            marginals(
-                first, last, self.state, received, rates, with_tests, states, slots
-            )
+            (low, end), rates = ends[part : part + 2], self.rates
+            marginals(low, end, self.state, received, rates, tested, states, slots)
 
         each_part(work, len(ends) - 1, _COST * len(states) * len(received.day))
         return states
 
     @property
     def _part_ends(self) -> list[int]:
-        """Boundaries of the parts of people; independent of the number of threads."""
+        """Bounds of the parts of people; independent of the number of threads."""
         people = self.traces.people
         parts = min(max(people // _PART, 1), _MOST_PARTS)
         return [people * part // parts for part in range(parts + 1)]
 
 
 def count_people(by_slot: RegionIds, regions: int) -> Floats:
-    """Count the people at each edge: (slots, 1 + regions)."""
+    """Count the people at each edge, (slots, 1 + regions)."""
     rows = [np.bincount(here + 1, minlength=1 + regions) for here in by_slot]
     return np.asarray(np.stack(rows), np.float64)
 
 
 def initial_prior(people: int, rates: Rates) -> Floats:
-    """Return P(S, E, I, R) at the start of an outbreak: (people, 4)."""
+    """Return P(S, E, I, R) at the start of an outbreak, (people, 4)."""
     result = np.zeros((people, 4))
     result[:, 0] = 1 - rates.seeded
     result[:, 1 if rates.exposed_seeds else 2] = rates.seeded
@@ -241,55 +236,52 @@ def add_sums(parts: list[Sums]) -> Sums:
 
 @dataclass(frozen=True, eq=False)
 class DampedSums:
-    """Damped sums over everybody, (slots, 1 + regions) each."""
+    """Damped sums of messages over all people, (slots, 1 + regions) each."""
 
     crowd: Floats
-    """People there, or expected susceptible people under the contact law ``I/S``."""
+    """Number of people present, or of expected susceptible people under ``I/S``."""
     infectious: Floats
     evidence: Floats
 
     def each(self, change: Callable[[Floats], Floats]) -> "DampedSums":
-        """Apply ``change`` to all three arrays."""
+        """Return the record with ``change`` applied to each of its three arrays."""
         return DampedSums(*map(change, (self.crowd, self.infectious, self.evidence)))
 
 
 @dataclass(frozen=True, eq=False)
 class FactorGraph:
-    """The hyperedges of a city; the same in every sweep."""
+    """Hyperedges of a city and their transmission parameters; constant over sweeps."""
 
     clock: Clock
     force: float
-    """kappa beta dt."""
+    """Product kappa * beta * dt of the transmission rule."""
     chance: Chance
     present: Floats
-    """(slots, 1 + regions) people there."""
+    """Number of people present, (slots, 1 + regions)."""
     over_susceptible: bool = False
-    """Whether a hazard is shared by the susceptible people there, or by all."""
+    """Divide the hazard by the susceptible people present instead of by all."""
     own_in_sums: bool = True
-    """Whether a person's own messages are part of the sums it receives."""
+    """True if the sums that a person receives include the person's own messages."""
 
     @property
     def day(self) -> NDArray[np.int32]:
-        """(slots,) the day of each slot."""
+        """Day of each slot, (slots,)."""
         slots = np.arange(self.clock.slots)
         return (slots // self.clock.slots_per_day).astype(np.int32)
 
     @property
     def no_factor(self) -> TransmissionFactor:
-        """The pathogen's rate in every region."""
+        """Transmission factors of 1 in every region."""
         ones = np.ones((self.clock.days, self.present.shape[1]))
         return TransmissionFactor(ones, ones, ones)
 
     def first_messages(self, hazard: Floats) -> EdgeMessages:
         """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
-        edges, geometric_ratio = (
-            np.zeros((*self.present.shape, 4)),
-            self.no_factor.geometric_ratio,
-        )
-        return EdgeMessages(edges, hazard, self.day, 1.0, geometric_ratio)
+        edges, none = np.zeros((*self.present.shape, 4)), self.no_factor
+        return EdgeMessages(edges, hazard, self.day, 1.0, none.geometric_ratio)
 
     def messages(self, sums: DampedSums, factor: TransmissionFactor) -> EdgeMessages:
-        """Return the messages that follow from ``sums`` and ``factor``."""
+        """Compute edge messages from the damped sums and the transmission factor."""
         day = self.day
         chance = self.force * factor.mean[day] / np.maximum(sums.crowd, 1)
         if self.chance != "linear":
@@ -304,7 +296,7 @@ class FactorGraph:
 
 
 class MessageExchange(Protocol):
-    """Carries messages to all people and sums back."""
+    """Interface that sends edge messages to all people and returns sums."""
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Send the messages of all edges and return the sums of the replies."""
@@ -317,18 +309,18 @@ class MessageExchange(Protocol):
 
 @dataclass(frozen=True)
 class InitialHazard:
-    """Hazard before the first messages, the same for everybody."""
+    """Hazard assumed in the first sweep, the same for everybody."""
 
     hazard: Floats
-    """(slots,)"""
+    """Hazard in each slot, (slots,)."""
     growth: float
-    """Infected people at the end over those at the start."""
+    """Ratio of infected people at the end to those at the start."""
 
     @classmethod
     def from_tests(
         cls, tested: float, positive: float, seeded: float, slots: int
     ) -> "InitialHazard":
-        """Assume exponential growth from the seeds to the share of positives."""
+        """Return the hazard of exponential growth from seeds to the positive share."""
         share = (positive + seeded) / (tested + 1)
         first = min(seeded, share / 2)
         way = np.arange(slots + 1) / slots
@@ -336,7 +328,7 @@ class InitialHazard:
         return cls(-np.diff(np.log1p(-infected)), share / first)
 
     def damping_profile(self, exponent: float) -> Floats:
-        """Return relative step sizes (slots,), growth(t to T)^-exponent."""
+        """Return the relative step sizes growth(t to T)^-exponent, (slots,)."""
         slots = len(self.hazard)
         to_go = 1 - np.arange(slots) / slots
         return np.asarray(np.exp(-exponent * math.log(self.growth) * to_go))
@@ -344,22 +336,22 @@ class InitialHazard:
 
 @dataclass(frozen=True, eq=False)
 class InferenceState:
-    """State of the server between two sweeps."""
+    """Server state between two sweeps."""
 
     sums: DampedSums
     factor: TransmissionFactor
-    """Transmission relative to the pathogen's."""
+    """Transmission relative to the rate of the pathogen."""
     profile: Floats
-    """(slots,) step size of evidence relative to the last slot."""
+    """Step size of the evidence in each slot, relative to the last slot, (slots,)."""
     step: float = 1.0
-    """Back-off of the step size."""
+    """Factor on the step size, reduced when the evidence oscillates."""
     direction: Floats | None = None
-    """Latest change of evidence, to detect oscillation."""
+    """Last change of the evidence, used to detect oscillation."""
     sweep: int = 0
-    """Sweeps so far."""
+    """Number of completed sweeps."""
 
     def continued(self) -> "InferenceState":
-        """Return the start of another run from here, with the full step size."""
+        """Return the state with the full step size, to start another run from."""
         return replace(self, step=1.0, direction=None)
 
 
@@ -373,9 +365,9 @@ def infer(
     report: Callable[[], None] = lambda: None,
     factor: TransmissionFactor | None = None,
 ) -> InferenceState:
-    """Run ``sweeps`` sweeps from ``start``, estimating transmission between them.
+    """Run ``sweeps`` sweeps from ``start`` and estimate transmission between them.
 
-    Factors are estimated from the sums of a sweep and used from the next sweep on.
+    Factors are estimated from the sums of a sweep and applied from the next sweep on.
     ``factor`` is the initial transmission factor, if known. The caller must send the
     last messages (``FactorGraph.messages`` of the result).
     """
@@ -405,12 +397,11 @@ def _sweep(
     received: EdgeMessages,
     transmission: Transmission,
 ) -> InferenceState:
-    """Exchange messages once, and damp the sums as people damp their messages."""
+    """Exchange messages once and return the state with damped sums."""
     steps = (1 - settings.damping) * state.step * state.profile
     tally = transmission.estimates_after(state.sweep + 1)
-    options = SweepOptions(
-        1.0, steps, settings.evidence_bound, graph.over_susceptible, tally
-    )
+    bound, susceptible = settings.evidence_bound, graph.over_susceptible
+    options = SweepOptions(1.0, steps, bound, susceptible, tally)
     new, old = exchange.sweep(received, options), state.sums
     change = new.evidence - old.evidence
     direction = change * state.profile[:, None] / np.maximum(old.crowd, 1)
@@ -419,7 +410,7 @@ def _sweep(
         step = max(step * settings.damping_backoff, _LEAST_STEP)
     return InferenceState(
         DampedSums(
-            new.susceptible if graph.over_susceptible else old.crowd,
+            new.susceptible if susceptible else old.crowd,
             new.infectious,
             old.evidence + steps[:, None] * change,
         ),

@@ -35,11 +35,11 @@ class Messages:
     evidence: Singles
 
     def of(self, person: int) -> "Messages":
-        """Return those of one person, in memory."""
+        """Return the messages of one person, copied into memory."""
         return self.each(lambda array: array[:, person : person + 1].copy())
 
     def each(self, change: Callable[[Singles], Singles]) -> "Messages":
-        """Apply ``change`` to both arrays."""
+        """Return the record with ``change`` applied to both arrays."""
         return Messages(change(self.infectious), change(self.evidence))
 
     def save(self, folder: Path, origin: store.Origin) -> None:
@@ -47,34 +47,31 @@ class Messages:
 
     @classmethod
     def load(cls, folder: Path) -> "Messages":
-        """Read what ``save`` wrote; the arrays stay on disk, memory-mapped."""
+        """Load messages written by ``save``; the arrays are memory-mapped."""
         arrays = store.read(folder, "messages").arrays
-        try:
-            return cls(arrays["infectious"], arrays["evidence"])
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        return cls(arrays["infectious"], arrays["evidence"])
 
 
 @dataclass(frozen=True, eq=False)
 class SavedField:
-    """The final sums of a run and their model, without data of single people."""
+    """Final sums of a run and the model parameters, without data of individuals."""
 
     graph: FactorGraph
     sums: DampedSums
     factor: TransmissionFactor
-    """Transmission relative to the pathogen's."""
+    """Transmission relative to the rate of the pathogen."""
     rates: Rates
     errors: TestErrors
 
     def messages(self) -> EdgeMessages:
-        """Return the edge messages for people of the run."""
+        """Return the edge messages for people who took part in the run."""
         return self.graph.messages(self.sums, self.factor)
 
     def messages_to_new_people(self) -> EdgeMessages:
-        """Return the edge messages for a person who is part of no sum.
+        """Return the edge messages for a person who did not take part in the run.
 
         A new person adds one to the people at every edge and has no message in the
-        sums. If own messages are not in the sums (noise), nothing changes.
+        sums. With noise, the sums never include own messages, so nothing changes.
         """
         if not self.graph.own_in_sums:
             return self.messages()
@@ -85,7 +82,7 @@ class SavedField:
     def people(
         self, traces: Traces, known: TestResults, messages: Messages | None = None
     ) -> ChainCohort:
-        """Return people with their tests and the messages that they sent last."""
+        """Return a cohort with these tests and, if given, the messages sent last."""
         cohort = ChainCohort.of(traces, known, self.rates, self.errors)
         if messages is None:
             return cohort
@@ -102,13 +99,13 @@ class SavedField:
         by_slot: Callable[[Floats], Floats],
         by_day: Callable[[Floats], Floats],
     ) -> "SavedField":
-        """Return a copy on other slots; the functions convert slot and day tables."""
+        """Return a copy for ``clock``; the functions convert slot and day tables."""
         graph = replace(self.graph, clock=clock, present=by_slot(self.graph.present))
         sums, factor = self.sums.each(by_slot), self.factor.each(by_day)
         return replace(self, graph=graph, sums=sums, factor=factor)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``; empty cells are left out."""
+        """Write the record into ``folder``; empty cells are omitted."""
         graph, sums = self.graph, self.sums
         tables = (sums.crowd, sums.infectious, sums.evidence, graph.present)
         cells = np.flatnonzero(np.any([table.ravel() != 0 for table in tables], axis=0))
@@ -130,7 +127,7 @@ class SavedField:
 
     @classmethod
     def load(cls, folder: Path) -> "SavedField":
-        """Read what ``save`` wrote."""
+        """Load a record written by ``save``."""
         record = store.read(folder, KIND)
         meta, arrays = record.meta, record.arrays
         try:

@@ -1,18 +1,18 @@
 """A person's SEIR chain: rates, likelihood of own tests, forward-backward recursion.
 
-A person is a hidden Markov chain over susceptible, exposed, infectious and recovered
-that takes one step per slot. In each slot the chain receives two numbers from the
-hyperedge (region and slot) that the person visited:
+Each person is modelled by a hidden Markov chain over the states susceptible, exposed,
+infectious and recovered, with one step per slot. In each slot the chain receives two
+numbers from the hyperedge (region and slot) that the person visited:
 
 - the infection probability 1 - (1 - d m)^k, where k others are infectious with mean
   probability m and d is the probability that one infects the person;
-- the evidence (1 + d c)^k, by which the later observations of the others become
-  more likely if the person was infectious; c is their mean evidence message.
+- the evidence (1 + d c)^k, the likelihood ratio of the later observations of the
+  others if the person was infectious; c is their mean evidence message.
 
 One sweep produces the two messages for each visited edge: the probability of having
 been infectious, and c = (L1 - L0) / L, where L1 and L0 are the likelihood of everything
-observed about the person if the edge does or does not infect it. A message to an edge
-excludes what was received from that edge.
+observed about the person if the edge does or does not infect the person. A message to
+an edge excludes what was received from that edge.
 """
 
 import math
@@ -35,7 +35,7 @@ Singles = NDArray[np.float32]
 CHANCE, OTHERS, INFECTIOUS, EVIDENCE = range(4)
 
 MOST_LOG = 30.0
-"""Largest hazard and log evidence of one slot."""
+"""Upper bound of the hazard and of the log evidence of one slot."""
 MOST_CHANCE = 1 - 1e-6
 _LEAST_FACTOR = -1 + 1e-6
 # In every slot, so that a positive test is possible without infectious contacts.
@@ -46,19 +46,19 @@ _LOW, _HIGH = 1e-30, 1e30
 
 
 class Rates(NamedTuple):
-    """Transition probabilities of one slot, and seeding."""
+    """Transition probabilities per slot, and the probability of being a seed."""
 
     leave_exposed: float
     recover: float
     seeded: float
-    """Probability of being a seed."""
+    """Probability of being a seed of the outbreak."""
     exposed_seeds: bool
 
 
 def rates_for(
     people: int, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
 ) -> Rates:
-    """Return the rates of a slot; of the seeds only their number is used."""
+    """Return the rates per slot; only the number of seeds is used, not who they are."""
     # Without seeds a positive test would be impossible: assume half a seed.
     seeded = max(rule.requested_seeds(pathogen, people), 0.5) / people
 
@@ -77,39 +77,39 @@ def rates_for(
 def force_by_share(
     share: float, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
 ) -> float:
-    """Return kappa beta dt from the mean share of others among the people present."""
+    """Return kappa * beta * dt, given the mean share of others among those present."""
     kappa = kappa_by_share(share, pathogen, rule)
     weight = rule.mean_infectious_days(pathogen) * pathogen.mu
     return kappa * pathogen.beta * clock.slot_days * weight
 
 
 class ResultLikelihood(NamedTuple):
-    """Likelihood of each person's tests given the slot of infection.
+    """Likelihood of each person's test results as a function of the slot of infection.
 
-    It changes only in slots of tests. Person i has the changes ``start[i]`` to
-    ``start[i + 1]``: from slot ``slot[k]`` on it is ``value[k]``; before the first
-    change it is ``seed[i]``. Only ratios matter.
+    It is a step function that changes only in slots with a test. Changes ``start[i]``
+    to ``start[i + 1]`` belong to person i: the likelihood is ``value[k]`` from slot
+    ``slot[k]`` on, and ``seed[i]`` before the first change. Only ratios matter.
     """
 
     seed: Singles
-    """(people,) if infected before the first slot."""
+    """Likelihood if infected before the first slot, (people,)."""
     never: Singles
-    """(people,) if never infected."""
+    """Likelihood if never infected, (people,)."""
     start: NDArray[np.int64]
-    """(people + 1,)"""
+    """Index of each person's first change, (people + 1,)."""
     slot: Slots
-    """(changes,)"""
+    """Slot of each change, (changes,)."""
     value: Singles
-    """(changes,)"""
+    """Likelihood from that slot on, (changes,)."""
 
 
 def result_likelihood(
     known: TestResults, slots: int, errors: TestErrors
 ) -> ResultLikelihood:
-    """Compute the likelihood of all tests.
+    """Return the likelihood of all test results, by slot of infection.
 
-    A test measures whether the person was infected in its slot or before. If tests have
-    no errors but contradict each other, the first positive one is used.
+    A test detects infection in its slot or earlier. If tests have no errors but
+    contradict each other, the first positive one is used.
     """
     if errors.none:
         known = _without_contradictions(known, slots)
@@ -153,70 +153,69 @@ def _without_contradictions(known: TestResults, slots: int) -> TestResults:
 
 
 class PersonState(NamedTuple):
-    """State of the people of a cohort; updated in place by a sweep."""
+    """State of the people of a cohort; each sweep updates it in place."""
 
     regions: RegionIds
-    """(slots, people), -1 for not observed."""
+    """Region of each person, (slots, people); -1 if not observed."""
     tests: ResultLikelihood
     infectious: Singles
-    """(slots, people) damped message: probability of being infectious."""
+    """Damped message, (slots, people): probability of being infectious."""
     evidence: Singles
-    """(slots, people) damped message: evidence, from -1 to the bound."""
+    """Damped message, (slots, people): evidence, from -1 to ``evidence_bound``."""
     risk: Floats
-    """(people,) probability of having been infected, own tests excluded."""
+    """Probability of having been infected, own tests excluded, (people,)."""
     tested: Singles
-    """(people,) 1 for people who count in the tally, else 0."""
+    """1 for people whose infections and hazards are tallied, else 0, (people,)."""
     prior: Floats
-    """(people, 4) probability of S, E, I, R before the first slot, given earlier own
-    tests."""
+    """P(S, E, I, R) before the first slot, given own earlier tests, (people, 4)."""
     prior_without_tests: Floats
-    """(people, 4) the same, earlier own tests excluded."""
+    """The same probabilities without own earlier tests, (people, 4)."""
 
 
 class EdgeMessages(NamedTuple):
-    """Messages from the hyperedges to everybody."""
+    """Messages from the hyperedges to all people."""
 
     edges: Floats
-    """(slots, 1 + regions, 4): probability that one infectious person infects one
-    other; number of people but one; expected infectious people; sum of evidence.
-    Column 0 of the regions is "not observed"."""
+    """Array (slots, 1 + regions, 4) of: probability that one infectious person infects
+    another; number of people minus one; expected number of infectious people; sum of
+    evidence. Region column 0 is "not observed"."""
     hazard: Floats
-    """(slots,) one hazard for everybody in the first sweep; of size 0 later."""
+    """Hazard for everybody in the first sweep, (slots,); empty in later sweeps."""
     day: NDArray[np.int32]
-    """(slots,) row of the tally."""
+    """Day of each slot, (slots,): its row in the tally."""
     own: float
-    """1 if a person's own messages are part of the sums, else 0."""
+    """1 if the sums include a person's own messages, else 0."""
     geometric_ratio: Floats
-    """(days, 1 + regions) geometric over arithmetic mean of the transmission factor."""
+    """Ratio of geometric to arithmetic mean of the factor, (days, 1 + regions)."""
 
 
 class SweepOptions(NamedTuple):
-    """Damping of a sweep, and which additional sums to compute."""
+    """Step sizes of a sweep, and which additional sums to compute."""
 
     infectious_step: float
-    """Weight of the new message in the damped one."""
+    """Weight of the new infectious message in the damped one."""
     evidence_step: Floats
-    """(slots,) the same for evidence."""
+    """Weight of the new evidence message in the damped one, (slots,)."""
     bound: float
-    """Evidence is clipped here."""
+    """Upper bound to which evidence is clipped."""
     susceptible: bool = False
-    """Whether expected susceptible people are summed."""
+    """Sum the expected numbers of susceptible people."""
     tally: bool = False
-    """Whether infections and hazard of tested people are summed by region."""
+    """Sum infections and hazards of tested people by day and region."""
 
 
 class Sums(NamedTuple):
-    """Sums over the people of a cohort: all that leaves it."""
+    """Sums over the people of a cohort; no other data leave the cohort."""
 
     infectious: Floats
-    """(slots, 1 + regions)"""
+    """Sum of infectious messages, (slots, 1 + regions)."""
     evidence: Floats
-    """(slots, 1 + regions)"""
+    """Sum of evidence messages, (slots, 1 + regions)."""
     susceptible: Floats
-    """(slots, 1 + regions) expected susceptible people, or of size 0."""
+    """Expected number of susceptible people, (slots, 1 + regions), or empty."""
     tally: Floats
-    """(2, days, 1 + regions) expected infections and hazard of tested people, or of
-    size 0."""
+    """Expected infections and hazards of tested people, (2, days, 1 + regions), or
+    empty."""
 
 
 @compiled
@@ -232,8 +231,8 @@ def forward_backward(
     """Run one sweep for people ``first`` to ``last``.
 
     Adds to ``sums`` and updates messages and risk in ``state``. The recursions are
-    loops of their own, without divisions; everything else is computed for all slots
-    at once, which the compiler turns into vector instructions.
+    separate loops without divisions; everything else is computed for all slots at
+    once, so that the compiler can vectorise it.
     """
     slots = state.regions.shape[0]
     chance, factor, others, fit = np.empty((4, slots))
@@ -305,7 +304,7 @@ def _receive(
 
     k others with mean message m give 1 - (1 - d m)^k and (1 + d m)^k, which is exact
     for one other person and for several with equal messages. ``others`` is the
-    infection probability by all but one of the others there.
+    infection probability by all but one of the other people present.
     """
     slots = len(chance)
     if received.hazard.size > 0:
@@ -346,7 +345,7 @@ def _receive(
 
 @compiled
 def _binomial_series(x: float, n: float) -> float:
-    """Return (1 + x)^n - 1 to ten digits where |n x| is at most ``_SMALL``."""
+    """Return (1 + x)^n - 1 to ten digits for |n x| up to ``_SMALL``."""
     tail = 1 + (1 / 6) * (n - 5) * x
     tail = 1 + (1 / 5) * (n - 4) * x * tail
     tail = 1 + (1 / 4) * (n - 3) * x * tail
@@ -356,13 +355,13 @@ def _binomial_series(x: float, n: float) -> float:
 
 @compiled
 def _power(x: float, n: float) -> float:
-    """Return (1 + x)^n, its logarithm within ``MOST_LOG``."""
+    """Return (1 + x)^n, with its logarithm clipped to ``MOST_LOG``."""
     return math.exp(min(max(n * math.log(1 + x), -MOST_LOG), MOST_LOG))
 
 
 @compiled
 def _likelihood_by_slot(person: int, tests: ResultLikelihood, fit: Floats) -> None:
-    """Write the likelihood of own tests for infection in each slot."""
+    """Write the likelihood of own tests given infection in each slot."""
     at, end = tests.start[person], tests.start[person + 1]
     value = tests.seed[person]
     for slot in range(len(fit)):
@@ -382,10 +381,10 @@ def _forward(
     rates: Rates,
     before: Floats,
 ) -> tuple[float, float, float, float]:
-    """Write unnormalised S, E, I, R before each slot; return those after the last.
+    """Run the forward pass: write the state weights before each slot.
 
-    ``before`` (4, slots). Own tests count through ``seed`` and ``fit``; only ratios of
-    the four numbers matter.
+    ``before`` (4, slots) gets unnormalised S, E, I, R; those after the last slot are
+    returned. ``seed`` and ``fit`` hold the likelihood of own tests.
     """
     s, e, i, r = prior[0], prior[1] * seed, prior[2] * seed, prior[3] * seed
     for slot in range(len(chance)):
@@ -414,10 +413,10 @@ def _backward(
     rates: Rates,
     after: Floats,
 ) -> float:
-    """Write the likelihood of what follows each slot, by state; return the risk.
+    """Run the backward pass: write the likelihood after each slot; return the risk.
 
-    ``after`` (4, slots): if the slot does not infect the susceptible person, and if it
-    is exposed, infectious or recovered in the slot. The risk excludes own tests;
+    ``after`` (4, slots) is indexed by the state in the slot: susceptible and not
+    infected in it, exposed, infectious, recovered. The risk excludes own tests;
     ``start`` (4,) is the prior.
     """
     # The susceptible are split: "never" is not infected any more; "later" is, with own
@@ -457,8 +456,8 @@ def _add_tally(
 ) -> None:
     """Add a tested person's expected infections and hazard by day and region.
 
-    The infection is divided among regions by their geometric mean factors,
-    hazards by the arithmetic ones: E[log b] and E[b] of variational inference.
+    Infections are divided among regions in proportion to geometric mean factors,
+    hazards use arithmetic means: E[log b] and E[b] of variational inference.
     """
     whole, counted = 1.0, state.tested[person]
     for slot in range(len(hit)):
@@ -484,9 +483,9 @@ def marginals(
 ) -> None:
     """Write marginals of people ``first`` to ``last``, with or without own tests.
 
-    ``states`` (people, 4) gets the probability of S, E, I, R after the slots of
-    ``received``. ``slots`` (2 + slots, people) gets that of an infection before the
-    first slot, in each slot, and never; not computed if it has size 0.
+    ``states`` (people, 4) gets P(S, E, I, R) after the last slot of ``received``.
+    ``slots`` (2 + slots, people) gets the probability of infection before the first
+    slot, in each slot, and never; it is not computed if ``slots`` is empty.
     """
     count = len(received.day)
     chance, factor, others, fit = np.ones((4, count))

@@ -1,4 +1,4 @@
-"""Settings of belief propagation as Falcon Field uses it."""
+"""Settings of belief propagation for Falcon Field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,29 +13,26 @@ from epifalcon.checks import (
     Positive,
     Share,
     positive,
+    some,
     whole,
 )
 from epifalcon.errors import SettingsError
 from epifalcon.settings import Alias
 
 TransmissionModel = Literal["fixed", "global", "regional-strong", "regional"]
-"""Model of transmission, from simple to rich: the pathogen's rate; one global factor;
-one factor per region with a strong prior; the same with a weak prior."""
+"""Transmission model, from simple to complex: the rate of the pathogen; one global
+factor; one factor per region with a strong prior; the same with a weak prior."""
 TRANSMISSION_MODELS: tuple[TransmissionModel, ...] = get_args(TransmissionModel)
 EQUALLY_RICH: frozenset[TransmissionModel] = frozenset({"regional-strong", "regional"})
-"""These differ only in the weight of the prior."""
+"""Models of equal complexity, which differ only in the weight of the prior."""
 LEAST_FOLDS = 3
-"""With fewer folds a run without a pair of folds would have no tests."""
-_OLD_MODELS = {
-    "one": "fixed",
-    "scaled": "global",
-    "mild": "regional-strong",
-    "apart": "regional",
-}
+"""Minimum number of folds: with two, a run that excludes a pair would have no tests."""
+_OLD_NAMES = ("one", "scaled", "mild", "apart")
+_OLD_MODELS = dict(zip(_OLD_NAMES, TRANSMISSION_MODELS, strict=True))
 
 
 def current_model(name: Any) -> Any:  # noqa: ANN401
-    """Return the current name of a transmission model, which may be an older one."""
+    """Return the current name of a transmission model from its current or old name."""
     return _OLD_MODELS.get(name, name) if isinstance(name, str) else name
 
 
@@ -53,7 +50,7 @@ def _damping_of_step(step: Any) -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True, kw_only=True)
 class TransmissionSettings(Checked):
-    """How transmission is modelled and estimated."""
+    """Settings of the transmission model and its estimation."""
 
     ALIASES: ClassVar[Mapping[str, Alias]] = {
         "law": Alias("transmission", current_model),
@@ -62,50 +59,45 @@ class TransmissionSettings(Checked):
     }
 
     transmission: Literal["auto"] | TransmissionModel = "auto"
-    """``auto`` selects the model of ``among`` with the least log loss on held-out
-    tested people."""
-    among: tuple[TransmissionModel, ...] = ("global", "regional-strong", "regional")
+    """Transmission model; ``auto`` selects the one in ``among`` with the lowest log
+    loss on held-out tested people."""
+    among: Annotated[tuple[TransmissionModel, ...], some] = TRANSMISSION_MODELS[1:]
     weight: Positive = 0.5
-    """Prior weight of a region's expected factor under ``regional``, in infections."""
+    """Prior weight of a region's factor under ``regional``, in expected infections."""
     strong_weight: Positive = 1.0
-    """The same under ``regional-strong``."""
+    """Prior weight of a region's factor under ``regional-strong``."""
     common_doubt: NonNegative = 1.0
-    """Standard errors by which infections must differ from the pathogen's rate before
-    another global factor is estimated."""
+    """Number of standard errors by which infections must differ from the expectation
+    before the global factor differs from 1."""
     common_weight: Positive = 20.0
-    """Prior weight of "the mean over regions is the pathogen's rate", in regions."""
+    """Prior weight of a mean regional factor of 1, as a number of regions."""
     from_sweep: Annotated[int, partial(whole, 2)] = 3
-    """Estimated after this sweep and each later one."""
+    """First sweep after which factors are estimated."""
     choosing_sweeps: Count = 10
-    """Sweeps of the common solutions from which candidate models and folds start. With
-    6 the regional models are too far from convergence; 12 leave too few later."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.among:
-            raise SettingsError("among=() must name at least one model of transmission")
+    """Sweeps of the initial run from which candidate models and folds start. With 6 the
+    regional models are far from convergence; 12 leave too few for later."""
 
     @property
     def candidates(self) -> tuple[TransmissionModel, ...]:
-        """The candidate models, from simple to rich."""
+        """Candidate models, from simple to complex."""
         given = self.among if self.transmission == "auto" else (self.transmission,)
         return tuple(model for model in TRANSMISSION_MODELS if model in given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings(Checked):
-    """How a run continues from day to day."""
+    """Settings of daily updates of a run."""
 
     days: Count = 14
-    """Days that are inferred again; earlier ones are summarised by each person's
-    probability of each state."""
+    """Number of recent days to infer again; earlier days are summarised by each
+    person's state probabilities."""
     sweeps: Count = 8
-    """Sweeps after each new day."""
+    """Number of sweeps after each new day."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSettings(Checked):
-    """Number of sweeps, damping, transmission, folds and calibration."""
+    """Settings of Falcon Field: sweeps, damping, transmission, folds, calibration."""
 
     ALIASES: ClassVar[Mapping[str, Alias]] = {
         "renewed": Alias("damping", _damping_of_step),
@@ -115,31 +107,31 @@ class FieldSettings(Checked):
     }
 
     sweeps: Count = 15
-    """Sweeps of a run: each is one upload of everybody and the reply."""
+    """Number of sweeps; in each, everybody uploads messages once and receives sums."""
     evidence_bound: Positive = 16.0
-    """Evidence messages are clipped to [-1, this]."""
+    """Upper bound of evidence messages, which are clipped to [-1, evidence_bound]."""
     damping: Share = 0.3
-    """Weight of the old evidence message in the last slot, so the step size is
-    1 - damping; 1 ignores evidence, which is the mean-field approximation."""
+    """Weight of the old evidence message in the last slot; the step size is 1 -
+    damping. With 1, evidence is ignored, which is the mean-field approximation."""
     damping_decay: NonNegative = 0.7
     """Exponent of the time-dependent damping: the step size in slot t is multiplied by
     growth(t to the end)^-damping_decay, because early evidence is amplified by every
     later infection."""
     damping_backoff: Annotated[Share, positive] = 0.7
-    """Factor on the step size each time the evidence changes direction."""
+    """Factor on the step size, applied whenever the evidence changes direction."""
     region: TransmissionSettings = field(default_factory=TransmissionSettings)
     folds: CountOrZero = 4
-    """Folds of the tested people, for out-of-fold risks of the tested, the choice of
-    the transmission model and calibration."""
+    """Number of folds of the tested people, for their out-of-fold risks, the selection
+    of the transmission model, and calibration."""
     save_messages: bool = True
-    """Whether the run folder gets the final messages, for new people, explanations
-    and daily updates: about 8 bytes per person and slot."""
+    """Store the final messages in the run folder, for new people, explanations and
+    daily updates. They take about 8 bytes per person and slot."""
     ensemble: CountOrZero = 0
-    """Runs for an interval around each risk; 0 for none. Each run uses half of the
-    tests and ``region.choosing_sweeps`` sweeps."""
+    """Number of runs for an interval around each risk; 0 for no intervals. Each run
+    uses half of the tests and ``region.choosing_sweeps`` sweeps."""
     calibration: Literal["auto", "none"] = "auto"
-    """``auto`` recalibrates risks by Platt scaling if that lowers the log loss of
-    held-out tested people. Needs three folds."""
+    """Recalibration of risks; ``auto`` applies Platt scaling if that lowers the log
+    loss of held-out tested people. Needs three folds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,9 +9,9 @@ With a gamma prior of shape a and mean g the posterior of b_r is a gamma distrib
     mean             (Q_r + a) / (X_r + a / g)
     geometric mean   exp(digamma(Q_r + a)) / (X_r + a / g) = exp(E[log b_r])
 
-Hazards use the mean; the geometric mean decides where a person was infected, so that
-a region with little data is blamed for little: variational inference. Untested people
-are left out, since their Q only repeats the current b.
+Hazards use the mean. Infections are attributed to regions by the geometric mean, as in
+variational inference, so that regions with little data get few. Untested people are
+excluded, since their Q only reproduces the current b.
 """
 
 from collections.abc import Callable
@@ -30,37 +30,37 @@ from epifalcon.types import Floats
 _LEAST, _MOST = 0.02, 50.0
 _STEPS_TO_THE_MEAN = 30
 _GLOBAL_STEP = 0.5
-"""Step size, in logarithms, of the global factor. Messages follow with a delay of
-some sweeps, so that with a full step the factor would oscillate."""
+"""Step size of the log global factor. Messages follow with a delay of some sweeps, so a
+full step would make the factor oscillate."""
 
 
 class TransmissionFactor(NamedTuple):
-    """Factor on transmission, (days, 1 + regions) each; column 0 is "not observed"."""
+    """Factors on transmission, (days, 1 + regions) each; column 0 is "not observed"."""
 
     mean: Floats
     geometric_ratio: Floats
-    """Geometric over arithmetic mean: at most 1, less with little data."""
+    """Ratio of geometric to arithmetic mean: at most 1, smaller with less data."""
     expected: Floats
-    """Prior mean."""
+    """Prior mean of the factors."""
 
     def each(self, change: Callable[[Floats], Floats]) -> "TransmissionFactor":
-        """Apply ``change`` to all three arrays."""
+        """Return the record with ``change`` applied to each of its three arrays."""
         return TransmissionFactor(*map(change, self))
 
 
 @dataclass(frozen=True, eq=False)
 class Transmission:
-    """A model of transmission with its settings."""
+    """Transmission model with its settings."""
 
     model: TransmissionModel
     settings: TransmissionSettings
 
     def estimates_after(self, sweep: int) -> bool:
-        """Return True if factors are estimated from the sums of ``sweep``."""
+        """Return True if factors are estimated after sweep number ``sweep``."""
         return self.model != "fixed" and sweep >= self.settings.from_sweep
 
     def estimate(self, tally: Floats, factor: TransmissionFactor) -> TransmissionFactor:
-        """Estimate the factors from expected infections and hazard under ``factor``."""
+        """Return new factors from expected infections and hazards under ``factor``."""
         infections, hazard = tally[0, :, 1:], (tally[1] / factor.mean)[:, 1:]
         expected = factor.expected[:, 1:]
         if self.model == "global":
@@ -74,29 +74,23 @@ class Transmission:
         prior = self._prior_mean(infections, by_region, weight)
         shape = infections + weight
         mean = np.clip(prior * shape / (prior * by_region + weight), _LEAST, _MOST)
-        geometric_ratio = np.exp(digamma(shape)) / shape
-        return _with_unobserved(
-            np.tile(mean, days),
-            np.tile(geometric_ratio, days),
-            np.full(hazard.shape, prior),
-        )
+        ratio = np.tile(np.exp(digamma(shape)) / shape, days)
+        expected = np.full(hazard.shape, prior)
+        return _with_unobserved(np.tile(mean, days), ratio, expected)
 
     def _global(self, infections: Floats, hazard: Floats) -> float:
-        """Return the most likely global factor under a Laplace prior of its logarithm.
+        """Return the MAP global factor under a Laplace prior on its logarithm.
 
-        It is 1 until infections differ from the expectation by ``common_doubt``
-        standard errors, and follows the difference beyond that.
+        It is 1 while infections differ from the expectation by less than
+        ``common_doubt`` standard errors, and follows the excess beyond that.
         """
         seen, expected = float(infections.sum()), float(hazard.sum())
         doubt = self.settings.common_doubt * float(max(seen, 1.0) ** 0.5)
-        if seen - doubt > expected:
-            return (seen - doubt) / expected
-        if seen + doubt < expected:
-            return (seen + doubt) / expected
-        return 1.0
+        nearest = min(max(expected, seen - doubt), seen + doubt)
+        return 1.0 if nearest == expected else nearest / expected
 
     def _prior_mean(self, infections: Floats, hazard: Floats, weight: float) -> float:
-        """Return the prior mean of maximum likelihood over all regions."""
+        """Estimate the prior mean of the regional factors by EM, shrunk towards 1."""
         anchor, seen, mean = self.settings.common_weight, hazard > 0, 1.0
         # Regions with little data repeat the prior, so the mean needs some steps.
         for _ in range(_STEPS_TO_THE_MEAN):
@@ -105,10 +99,8 @@ class Transmission:
         return min(max(mean, _LEAST), _MOST)
 
 
-def _with_unobserved(
-    mean: Floats, geometric_ratio: Floats, expected: Floats
-) -> TransmissionFactor:
-    """Put the column "not observed", where every factor is 1, in front."""
-    return TransmissionFactor(mean, geometric_ratio, expected).each(
-        lambda one: np.pad(one, ((0, 0), (1, 0)), constant_values=1.0)
-    )
+def _with_unobserved(*arrays: Floats) -> TransmissionFactor:
+    """Prepend the column "not observed", with a factor of 1."""
+    pads = ((0, 0), (1, 0))
+    padded = (np.pad(one, pads, constant_values=1.0) for one in arrays)
+    return TransmissionFactor(*padded)

@@ -183,10 +183,10 @@ class Console:
 def _parts(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> list[list[int]]:
-    """Divide columns into parts that fit side by side.
+    """Split the columns of a wide table into parts that each fit into ``width``.
 
-    All parts have the first column, and the second if only both identify rows. Cells
-    with words may be folded, so that a table of few such columns is not divided.
+    Each part repeats the first column, and also the second if the first is not unique.
+    A table with text cells and few columns is not split, because text can be wrapped.
     """
     needed = [
         _FRAME + max(len(name), *(len(row[index]) for row in rows), 0)

@@ -7,12 +7,10 @@ from epifalcon.cli import options
 from epifalcon.cli.console import Console, resumable
 from epifalcon.cli.options import option
 
-_FOLDER = Path("runs/demo")
-
 
 def demo(
-    out: Annotated[Path, option("Folder to write the run and its report to.")] = (
-        _FOLDER
+    out: Annotated[Path, option("Folder to write the run and its report to.")] = Path(
+        "runs/demo"
     ),
     overwrite: Annotated[
         bool,
@@ -34,7 +32,7 @@ def demo(
       epifalcon demo --out demo
     """
     from epifalcon.experiments.demo import demo as run_demo
-    from epifalcon.experiments.run import resume_command
+    from epifalcon.experiments.run_folder import resume_command
 
     console = Console(json=as_json, quiet=quiet)
     stopped = resumable(resume_command(out), (out / "manifest.json").is_file)

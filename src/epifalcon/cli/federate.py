@@ -9,6 +9,7 @@ import typer
 
 from epifalcon.cli import options
 from epifalcon.cli.console import Console
+from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,32 +23,27 @@ app = typer.Typer(
 )
 Rounds = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "Number of rounds, or of iterations of falcon-field; no early stopping.",
         "--rounds",
-        help="Number of rounds, or of iterations of falcon-field; no early stopping.",
     ),
 ]
-Method = Annotated[
-    str, typer.Option("--method", help="Method: falcon or falcon-field.")
-]
+Method = Annotated[str, option("Method: falcon or falcon-field.", "--method")]
 Uploads = Annotated[
     str,
-    typer.Option(
-        help="What a site uploads: sums over its people, rows of each person, or auto, "
+    option(
+        "What a site uploads: sums over its people, rows of each person, or auto, "
         "which means sums."
     ),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(
-        help="Privacy mode: off, paper or local; for falcon-field off, sums or local."
-    ),
+    option("Privacy mode: off, paper or local; for falcon-field off, sums or local."),
 ]
 LeastSites = Annotated[
     int | None,
-    typer.Option(
-        help="Stop the run if fewer sites are connected; it can be resumed (default: "
-        "all)."
+    option(
+        "Stop the run if fewer sites are connected; it can be resumed (default: all)."
     ),
 ]
 _SHOWN = ("auc", "f1", "accuracy", "dep")
@@ -59,15 +55,14 @@ AdminKit = Annotated[Path, typer.Argument(help="Kit of the administrator.")]
 def rehearse(
     preset: options.Preset = None,
     method: Method = "falcon",
-    sites: Annotated[int, typer.Option(help="Number of site processes.")] = 4,
+    sites: Annotated[int, option("Number of site processes.")] = 4,
     rounds: Rounds = None,
     mode: Mode = None,
     uploads: Uploads = "auto",
     seed: options.Seed = 0,
     overrides: options.Overrides = None,
     keep: Annotated[
-        Path | None,
-        typer.Option(help="Keep kits, logs and results in this new folder."),
+        Path | None, option("Keep kits, logs and results in this new folder.")
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -127,10 +122,9 @@ def provision(
     plan: Annotated[
         Path, typer.Argument(help="TOML file with the names of server and sites.")
     ],
-    out: Annotated[Path, typer.Option(help="New folder for the kits.")],
+    out: Annotated[Path, option("New folder for the kits.")],
     authority: Annotated[
-        Path | None,
-        typer.Option(help="Authority folder of an existing federation to extend."),
+        Path | None, option("Authority folder of an existing federation to extend.")
     ] = None,
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
@@ -204,7 +198,7 @@ def join(
 @app.command()
 def submit(
     kit: AdminKit,
-    run: Annotated[str, typer.Option(help="Name of the run.")],
+    run: Annotated[str, option("Name of the run.")],
     preset: options.Preset = None,
     method: Method = "falcon",
     rounds: Rounds = None,
@@ -213,17 +207,12 @@ def submit(
     least_sites: LeastSites = None,
     seed: options.Seed = 0,
     overrides: options.Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume a stopped run.")
-    ] = False,
+    resume: Annotated[bool, option("Resume a stopped run.", "--resume")] = False,
     scores: Annotated[
-        bool,
-        typer.Option(
-            "--scores", help="Request scores from sites whose policy allows it."
-        ),
+        bool, option("Request scores from sites whose policy allows it.", "--scores")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; fail if the run fails.")
+        bool, option("Wait for the end; fail if the run fails.", "--wait")
     ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -319,8 +308,8 @@ def deal(
     city: Annotated[
         Path, typer.Argument(help="Folder of a run, or of imported data with tests.")
     ],
-    out: Annotated[Path, typer.Option(help="New folder for the parts.")],
-    sites: Annotated[int, typer.Option(help="Number of parts.")] = 3,
+    out: Annotated[Path, option("New folder for the parts.")],
+    sites: Annotated[int, option("Number of parts.")] = 3,
     _verbose: options.Verbose = 0,
 ) -> None:
     """Divide the people of a run among sites, to try out a federation.

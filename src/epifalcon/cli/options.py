@@ -76,6 +76,9 @@ Retry = Annotated[bool, option("Run failed jobs again.", "--retry")]
 Overwrite = Annotated[
     bool, option("Replace the folder if epifalcon wrote it.", "--overwrite")
 ]
+Known = Annotated[
+    Path | None, option("Folder with test results of the people in --city.", "--known")
+]
 City = Annotated[
     Path | None, option("Folder written by epifalcon city, import or run.", "--city")
 ]

@@ -34,9 +34,7 @@ def predict(
             "model.input=status."
         ),
     ] = None,
-    known: Annotated[
-        Path | None, option("Folder with test results of the people in --city.")
-    ] = None,
+    known: options.Known = None,
     traces: Annotated[
         Path | None,
         option("Predict for the people of this file: person, day, hour, region."),
@@ -94,6 +92,8 @@ def predict(
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
     _write(risks, out, overwrite, remark)
+    untested = int((risks.status < 0).sum())
+    tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
     console.figures(
         {
@@ -110,12 +110,14 @@ def predict(
             "out": out,
         }
     )
-    columns = ["rank", "person", "risk", "percentile"]
+    columns = ["person", "risk", "percentile"]
     columns += ["known"] if tested else []
     columns += [] if risks.now is None else ["risk_now"]
-    _show_risks(console, _title(risks, tested), columns, highest)
-    if not highest:
-        console.say("Everybody has a test result; --tested prints their risks.")
+    title = f"Highest risks of {_people(len(risks))}"
+    if not tested:
+        shown = f"{_people(untested)} without a test"
+        title = f"Whom to test next: highest risks of {shown}"
+    _show_risks(console, title, columns, highest)
     if city is not None and known is None and (city / "known").is_dir():
         console.note(
             f"{city} contains test results that were not used; to use them, add "
@@ -166,28 +168,28 @@ def _write(risks: "Risks", out: Path, overwrite: bool, remark: str = "") -> None
         raise WriteError(f"{error}{remark}") from None
 
 
-def _title(risks: "Risks", tested: bool) -> str:
-    """Return the title of the printed risks."""
-    if tested:
-        return f"Highest risks of {len(risks):,} people"
-    untested = int((risks.status < 0).sum())
-    return f"Whom to test next: highest risks of {untested:,} people without a test"
+def _people(count: int) -> str:
+    return "1 person" if count == 1 else f"{count:,} people"
 
 
 def _show_risks(
     console: Console, title: str, columns: list[str], highest: list[dict[str, Any]]
 ) -> None:
+    """Print the rows of ``highest``, numbered from 1."""
     if not highest:
         return
-    formats = {"rank": ",", "risk": ".4f", "risk_now": ".4f", "percentile": ".2f"}
+    formats = {"risk": ".4f", "risk_now": ".4f", "percentile": ".2f"}
     rows = [
         [
-            "" if one[name] is None else format(one[name], formats.get(name, ""))
-            for name in columns
+            str(number),
+            *(
+                "" if one[name] is None else format(one[name], formats.get(name, ""))
+                for name in columns
+            ),
         ]
-        for one in highest
+        for number, one in enumerate(highest, 1)
     ]
-    console.table(title, [name.replace("_", " ") for name in columns], rows)
+    console.table(title, ["#", *(name.replace("_", " ") for name in columns)], rows)
 
 
 def update(
@@ -268,9 +270,8 @@ def update(
         remark = "; the state contains the day; write the risks with epifalcon update "
         _write(risks, out, overwrite, f"{remark}{state} --out FILE")
     highest = risks.highest(_SHOWN, (None, "negative"))
-    ever, now = float(risks.probability.mean()), None
-    if risks.now is not None:
-        now = float(risks.now.mean())
+    ever = float(risks.probability.mean())
+    now = None if risks.now is None else float(risks.now.mean())
     console.figures(
         {
             "state": state,
@@ -289,12 +290,12 @@ def update(
     added = len(found.new_people)
     new = f", {added:,} of them new" if added else ""
     console.say(
-        f"Day {window.last_day}: {window.traces.people:,} people{new}. The window of "
+        f"Day {window.last_day}: {_people(window.traces.people)}{new}. The window of "
         f"inference starts at day {window.first_day}. Expected: {ever:.1%} of people "
         f"have been infected so far, {now or 0:.1%} are infected now."
     )
     title = "Highest risks of people without a positive test"
-    columns = ["rank", "person", "risk", "risk_now", "known"]
+    columns = ["person", "risk", "risk_now", "known"]
     _show_risks(console, title, columns, highest)
     if out is not None:
         console.say(f"Written to {out}.")
@@ -363,7 +364,7 @@ def _explained(
     if store.read_manifest(folder)["kind"] == KIND:
         if method is not None:
             raise SettingsError(
-                f"{folder}: is a state of falcon-field, which takes no --method"
+                f"{folder}: is a falcon-field state; --method applies only to runs"
             )
         window = daily_update.load_state(folder)
         # The risks of a state use own tests, so the explanation does, too.

@@ -17,9 +17,7 @@ def run(
     out: Annotated[Path, option("Folder to write the run to.")],
     preset: options.Preset = None,
     city: options.City = None,
-    known: Annotated[
-        Path | None, option("Folder with test results of the people in --city.")
-    ] = None,
+    known: options.Known = None,
     method: Annotated[
         str | None,
         option(
@@ -73,9 +71,8 @@ def run(
       epifalcon run --resume --out runs/local
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-    from epifalcon.experiments.run import resume_command
     from epifalcon.experiments.run import run as run_experiment
-    from epifalcon.experiments.run_folder import SETTINGS, finished
+    from epifalcon.experiments.run_folder import SETTINGS, finished, resume_command
     from epifalcon.experiments.simulation import choose_settings
 
     if resume and overwrite:
@@ -83,7 +80,7 @@ def run(
             "--resume continues a run and --overwrite replaces it: choose one"
         )
     if math.isnan(checkpoint_seconds):
-        raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
+        raise SettingsError("--checkpoint-seconds=nan must be 0 or a positive number")
     chosen: dict[str, Any] = {} if method is None else {"method": method}
     if beside:
         chosen["beside"] = beside

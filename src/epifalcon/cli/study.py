@@ -53,10 +53,8 @@ def compare(
     """
     from epifalcon.store import MANIFEST
     from epifalcon.studies.compare import plan_of
-    from epifalcon.studies.scheduler import run_study
+    from epifalcon.studies.comparison import run_comparison
     from epifalcon.studies.study import plan_comparison
-    from epifalcon.studies.study_report import write_comparison
-    from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import WorkerOptions
 
     console = Console(json=as_json, quiet=quiet)
@@ -70,12 +68,10 @@ def compare(
         first_seed=first_seed,
         sources=tuple(own or ()),
     )
-    study_plan, manifest = plan_of(plan), out / MANIFEST
-    resuming = resumable(study_plan.command, manifest.is_file)
+    study_plan = plan_of(plan)
+    resuming = resumable(study_plan.command, (out / MANIFEST).is_file)
     with resuming, console.progress() as progress:
-        ran = run_study(study_plan, workers, progress, raise_errors=True)
-    result = study_result(ran)
-    write_comparison(study_plan, result)
+        result = run_comparison(study_plan, workers, progress)
     _show(console, study_plan, result, out)
 
 

@@ -15,7 +15,7 @@ from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats, Mask, RegionIds
+from epifalcon.types import Additive, Floats, Mask, RegionIds
 
 CaseSource = Literal["reported", "all"]
 CaseMeasure = Literal["count", "share", "presence"]
@@ -36,12 +36,12 @@ class CaseSettings(Checked):
     """Assumed growth rate of new infections per day: a slot d days before the end of
     the window has the weight e^(-growth d). With 0, all slots weigh the same."""
     prior_people: Positive = 0.5
-    """``share`` only: number of pseudo-visitors with the city's share of that day
-    that are added to each region and day."""
+    """Number of pseudo-visitors with the city's share of that day that are added to
+    each region and day; for ``share`` only."""
 
 
 COUNTS = CaseSettings(measure="count")
-"""Plain counts, with each case spread evenly over its window."""
+"""Default settings: counts, with each case spread evenly over its window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Cases(Checked):
     """Number of cases per region and day, and the source of the numbers."""
 
     by_region_and_day: Floats
-    """(regions, days), read-only."""
+    """Number of cases, or another ``measure`` of them, (regions, days); read-only."""
     source: CaseSource
     unplaced: int = 0
     """Number of cases of people who were not observed anywhere in their window."""
@@ -64,29 +64,21 @@ class Cases(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class CaseTally:
-    """Sums over people, which can be added across sites."""
+class CaseTally(Additive):
+    """Sums over people needed to compute cases; sums of several sites can be added."""
 
     cases: Floats
-    """(regions, days) weight of the cases."""
+    """Sum of the weights of the cases, (regions, days)."""
     visits: Floats
-    """(regions, days) slots spent by tested people; all 0 except for ``share``."""
+    """Slots spent by tested people, (regions, days); 0 unless ``measure`` is share."""
     unplaced: int
     tested: int
     """Number of tested people."""
 
-    def __add__(self, other: "CaseTally") -> "CaseTally":
-        return CaseTally(
-            self.cases + other.cases,
-            self.visits + other.visits,
-            self.unplaced + other.unplaced,
-            self.tested + other.tested,
-        )
-
     def estimate(
         self, slots_per_day: int, settings: CaseSettings, everybody: int | None = None
     ) -> Cases:
-        """Compute the cases; counts are scaled up to ``everybody`` people, if given."""
+        """Compute the cases; counts are scaled from tested people to ``everybody``."""
         if settings.measure == "share":
             prior = settings.prior_people * slots_per_day
             counts = _per_hundred(self.cases, self.visits, prior)
@@ -103,9 +95,9 @@ def reported_cases(
 
     A person's first positive test is one case. It is spread over the slots of its
     window in which the person was observed, with weights that rise by ``growth``. With
-    ``count`` the total plus ``unplaced`` is the number of cases; with ``presence`` a
-    case weighs its number of slots. ``share`` is presence per 100 slots of tested
-    people in the region, shrunk towards the city's share by ``prior_people``.
+    ``count`` the total plus ``unplaced`` is the number of cases; with ``presence`` the
+    weight of a case is its number of slots. ``share`` is presence per 100 slots of
+    tested people in the region, shrunk towards the city's share by ``prior_people``.
     """
     tally = tally_cases(known, traces, settings)
     return tally.estimate(traces.clock.slots_per_day, settings)
@@ -158,7 +150,7 @@ def all_cases(
 
 
 def _per_hundred(cases: Floats, visits: Floats, prior: float) -> Floats:
-    """Compute cases per 100 visits plus ``prior`` visits at the city's daily share."""
+    """Compute cases per 100 visits; ``prior`` visits have the city's daily share."""
     everywhere, days = visits.sum(axis=0), np.arange(visits.shape[1])
     known = np.flatnonzero(everywhere)
     if not len(known):
@@ -178,7 +170,7 @@ def _spread(
     growth: float = 0.0,
     by_visit: bool = True,
 ) -> tuple[Floats, int]:
-    """Spread each person over the regions and days of its window: (regions, days).
+    """Distribute each person's weight over regions and days: (regions, days).
 
     The window ends with the slot ``last`` (people,). The weight of a person is its
     number of observed slots in the window if ``by_visit``, else 1. Also returns the

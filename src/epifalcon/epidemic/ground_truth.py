@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class HeldOutLabels:
-    """Whether each hidden person is infected; both arrays (hidden people,)."""
+    """True infection status of held-out people; both arrays are (held-out people,)."""
 
     person: PersonIds
-    """In ascending order."""
+    """Ids of the held-out people, ascending."""
     infected: Mask
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class GroundTruth:
         return self.__truth
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``, separate from the input of methods."""
+        """Write the record into ``folder``, apart from the input data of methods."""
         store.write(folder, _KIND, vars(self.__truth), meta={}, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "GroundTruth":
-        """Read what ``save`` wrote."""
+        """Read a record written by ``save``."""
         arrays = store.read(folder, _KIND).arrays
         return cls(HeldOutLabels(arrays["person"], arrays["infected"]))

@@ -27,13 +27,13 @@ class LabelSettings(Checked):
     label_share: Share = 0.4
     """Share of the population that is tested: the paper's lambda."""
     target: Target = "ever"
-    """``ever``: infected before the test. ``current``: exposed or infectious at it."""
+    """``ever``: infected up to the test. ``current``: exposed or infectious at it."""
     false_positive: float = 0.0
     """Probability that a person who is not infected tests positive."""
     false_negative: float = 0.0
     """Probability that an infected person tests negative."""
     test_days: tuple[int, int] | None = None
-    """First and last day of testing, slots uniform; default: all in the last slot."""
+    """First and last day of tests, with uniform slots; by default the last slot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +65,7 @@ class Labels:
 def draw_labels(
     outbreak: Outbreak, settings: LabelSettings, rng: np.random.Generator
 ) -> Labels:
-    """Test ``round(label_share * people)`` people, chosen at random.
+    """Draw test results of ``round(label_share * people)`` random people.
 
     The ground truth is the target in the last slot. The draws are made per person: a
     larger ``label_share`` only adds people, and the state of an untested person does
@@ -78,11 +78,8 @@ def draw_labels(
     tested = np.sort(queue[: round(settings.label_share * people)]).astype(np.int32)
     hidden = np.setdiff1d(np.arange(people, dtype=np.int32), tested)
     infected = _infected(outbreak, settings.target, slot)
-    positive = np.where(
-        infected,
-        error_draw >= settings.false_negative,
-        error_draw < settings.false_positive,
-    )
+    missed, false = settings.false_negative, settings.false_positive
+    positive = np.where(infected, error_draw >= missed, error_draw < false)
     last = np.full(people, outbreak.clock.slots - 1, np.int32)
     truth = _infected(outbreak, settings.target, last)
     return Labels(

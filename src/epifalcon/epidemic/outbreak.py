@@ -1,4 +1,4 @@
-"""Outbreak: the infection history of each person, and statistics of it."""
+"""Record of an outbreak: infection history of each person, with summary statistics."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ SUSCEPTIBLE, EXPOSED, ASYMPTOMATIC, SYMPTOMATIC, RECOVERED = range(5)
 
 @dataclass(frozen=True, eq=False)
 class Outbreak:
-    """One run of a disease through a city; every array is (people,), read-only.
+    """Result of one outbreak simulation; every array is (people,), read-only.
 
     Slots are those in which an event occurs, -1 if it did not occur within the
     clock: a person is infected in ``infection_slot``, infects others from
@@ -62,9 +62,9 @@ class Outbreak:
     pathogen: Pathogen
     settings: OutbreakSettings
     kappa: float
-    """Factor on every hazard, with "r0" resolved to a number."""
+    """Factor on every hazard; the setting "r0" is replaced by its value."""
     variation: Variation = HOMOGENEOUS
-    """Variation between regions and people: for ceilings, never for methods."""
+    """Variation between regions and people; used by the oracle, never by methods."""
 
     def __post_init__(self) -> None:
         arrays = self._arrays()
@@ -92,11 +92,11 @@ class Outbreak:
         return float(self.ever_infected().mean())
 
     def ever_infected(self) -> Mask:
-        """Select the people infected by the end, seeds included: (people,)."""
+        """Return a mask of people infected by the end, seeds included: (people,)."""
         return self.infection_slot >= 0
 
     def state_at(self, slot: int) -> NDArray[np.int8]:
-        """Return each person's number in ``STATES`` at the end of ``slot``."""
+        """Return each person's state at the end of ``slot``, as index of ``STATES``."""
         slots = self.clock.slots
         if not -slots <= slot < slots:
             raise SettingsError(f"slot={slot} must lie between 0 and {slots - 1}")
@@ -112,18 +112,12 @@ class Outbreak:
             state[(began >= 0) & (began <= slot)] = number
         return state
 
-    def state_at_end_of_day(self, day: int) -> NDArray[np.int8]:
-        """Return the state of each person when ``day`` ends: (people,)."""
-        return self.state_at(self.clock.slots_of_day(day).stop - 1)
-
     def counts_by_day(self) -> Counts:
         """Count the people in each state at the end of each day: (days, 5)."""
-        return np.stack(
-            [
-                np.bincount(self.state_at_end_of_day(day), minlength=len(STATES))
-                for day in range(self.clock.days)
-            ]
-        )
+        per_day, count = self.clock.slots_per_day, len(STATES)
+        ends = range(per_day - 1, self.clock.slots, per_day)
+        states = (self.state_at(slot) for slot in ends)
+        return np.stack([np.bincount(state, minlength=count) for state in states])
 
     def new_cases_by_day(self) -> Counts:
         """Count the people infected on each day, without seeds: (days,)."""
@@ -180,7 +174,7 @@ class Outbreak:
 
     @classmethod
     def load(cls, folder: Path) -> "Outbreak":
-        """Read what ``save`` wrote; older records had no variation."""
+        """Read a record written by ``save``; older records have no variation."""
         stored = store.read(folder, _KIND)
         arrays: dict[str, Any] = {name: stored.arrays[name] for name in _ARRAYS}
         return cls(

@@ -1,4 +1,4 @@
-"""Pathogens; two of them have the rates of the paper's table."""
+"""Pathogens and their rates; two of them have the rates of the paper's table."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,7 +31,7 @@ class Pathogen(Checked):
 
     @property
     def r0(self) -> float:
-        """The paper's R0 = beta / mu: the hazard R0, not the empirical one."""
+        """Basic reproduction number of the paper, beta / mu: the hazard R0."""
         return self.beta / self.mu
 
     @property
@@ -48,7 +48,7 @@ PATHOGENS = MappingProxyType({each.name: each for each in (SARS_COV_2, OMICRON)}
 
 
 def find_pathogen(name: str) -> Pathogen:
-    """Return the pathogen ``name``; the error for an unknown one names the nearest."""
+    """Return the pathogen ``name``; raise with the nearest name if it is unknown."""
     if name not in PATHOGENS:
         raise SettingsError(unknown_name("pathogen", name, PATHOGENS))
     return PATHOGENS[name]

@@ -41,11 +41,11 @@ def read_results(
     of day counts for the first slot of that day.
     """
     settings, clock = settings or ReadSettings(), traces.clock
+    table = open_table(path, settings.delimiter)
     if clock.start is None:
         raise SettingsError(
-            f"{path}: test results need the date of the traces' first day: give start"
+            f"{path}: test results need the date of the traces' first day: set start"
         )
-    table = open_table(path, settings.delimiter)
     columns = ("person", "time", "result")
     chosen = renamed(settings.columns, columns)
     wanted = {ours: need_column(table, ours, chosen) for ours in columns}
@@ -80,7 +80,7 @@ def read_results(
 
 @dataclass(frozen=True, eq=False)
 class NamedTests:
-    """One entry for each test."""
+    """Tests by name of the person, one entry for each test."""
 
     name: tuple[str, ...]
     slot: NDArray[np.int64]
@@ -91,11 +91,11 @@ class NamedTests:
 
 
 def read_day_tests(path: Path, clock: Clock) -> NamedTests:
-    """Read the tests of a known city in a CSV or Parquet file, on ``clock``.
+    """Read tests (person, day, hour, result) on ``clock`` from a CSV or Parquet file.
 
-    Without a column ``hour`` a test counts for the first slot of its day. Any row
-    that cannot be read is a ``DataError`` that names row, column and what was
-    expected; a file with a header alone holds no tests.
+    Without a column ``hour`` a test counts for the first slot of its day. Raises
+    ``DataError`` for an invalid row, with its number, the column and the expected
+    value. A file with only a header has no tests.
     """
     table = open_table(path)
     columns = ("person", "day", "result")
@@ -116,7 +116,7 @@ def read_day_tests(path: Path, clock: Clock) -> NamedTests:
 
 
 def _keep_results(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``positive``; reject results that are neither positive nor negative."""
+    """Add a column ``positive``; reject rows with neither positive nor negative."""
     kind = frame["result"].dtype
     if not (isinstance(kind, _TEXT) or kind.is_numeric()):
         raise DataError(

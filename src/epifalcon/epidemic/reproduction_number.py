@@ -25,14 +25,14 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, RegionIds
 
 CERTAIN = 1e300
-"""A hazard that infects everybody; finite, since inf - inf is NaN."""
+"""Hazard of a certain infection; finite, since inf - inf is NaN."""
 
 
 def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
-    """Compute the mean m over observed (person, slot) pairs, between 0 and 1.
+    """Compute m, the mean share of the hazard that acts on other people.
 
-    Under ``I/N`` the mean of 1 - 1/N; under ``I/S``, where a case causes its whole
-    hazard if any susceptible person is present, the share of pairs with others present.
+    The mean over observed (person, slot) pairs of 1 - 1/N for ``I/N``; for ``I/S``,
+    where a case causes its whole hazard if others are present, the share of such pairs.
     """
     observed, occupied, alone = _presence(traces.by_slot, len(traces.regions))
     if observed == 0:
@@ -45,30 +45,25 @@ def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
 def hazard_r0(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, kappa: float
 ) -> float:
-    """Compute the hazard R0 that ``kappa`` gives on these traces."""
+    """Compute the hazard R0 of ``pathogen`` on ``traces`` for a factor ``kappa``."""
     share = mean_share_of_others(traces, settings.contact)
     return kappa * pathogen.beta * share * settings.mean_infectious_days(pathogen)
 
 
-def resolve_kappa(
-    traces: Traces, pathogen: Pathogen, settings: OutbreakSettings
-) -> float:
-    """Compute the factor on every hazard, "r0" resolved on the traces."""
-    if not isinstance(settings.kappa, str):
-        return settings.kappa
-    share = mean_share_of_others(traces, settings.contact)
-    return kappa_by_share(share, pathogen, settings)
+def resolve_kappa(traces: Traces, pathogen: Pathogen, rule: OutbreakSettings) -> float:
+    """Compute the factor kappa on every hazard; "r0" is computed from the traces."""
+    is_fixed = not isinstance(rule.kappa, str)
+    share = 0.0 if is_fixed else mean_share_of_others(traces, rule.contact)
+    return kappa_by_share(share, pathogen, rule)
 
 
-def kappa_by_share(
-    share: float, pathogen: Pathogen, settings: OutbreakSettings
-) -> float:
-    """Compute the factor on every hazard; 1 in a city where nobody ever meets."""
-    if not isinstance(settings.kappa, str):
-        return settings.kappa
+def kappa_by_share(share: float, pathogen: Pathogen, rule: OutbreakSettings) -> float:
+    """Compute the factor kappa from ``mean_share_of_others``; 1 if that is 0."""
+    if not isinstance(rule.kappa, str):
+        return rule.kappa
     if share == 0 or pathogen.beta == 0:
         return 1.0
-    reached = pathogen.beta * share * settings.mean_infectious_days(pathogen)
+    reached = pathogen.beta * share * rule.mean_infectious_days(pathogen)
     if reached == 0:
         raise SettingsError(
             f"R0={pathogen.r0:.3g} cannot be reached: nobody is ever infectious"
@@ -78,7 +73,7 @@ def kappa_by_share(
 
 @njit()
 def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
-    """Count observed pairs, occupied (region, slot) pairs, and people alone."""
+    """Count observed people, occupied regions and people alone, summed over slots."""
     crowd = np.empty(regions, np.int64)
     observed = occupied = alone = 0
     for slot in range(by_slot.shape[0]):
@@ -107,10 +102,10 @@ def slot_hazard(dose: float, linear: bool) -> float:
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalR0:
-    """Expected secondary cases of single index people."""
+    """Expected secondary cases of random index people, and their mean."""
 
     secondary_cases: Floats
-    """(index people,)"""
+    """Expected secondary cases of each index person, (index people,)."""
 
     @property
     def mean(self) -> float:
@@ -132,7 +127,7 @@ def empirical_r0(
     rng: np.random.Generator,
     index_people: int = 500,
 ) -> EmpiricalR0:
-    """Compute the expected secondary cases of one case among susceptible people.
+    """Compute the expected secondary cases of one case in a susceptible population.
 
     For each of ``index_people`` random people, infectious from a random slot until
     recovery, computes the expected number of others infected; traces that are too short
@@ -169,15 +164,13 @@ def empirical_r0(
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
-    """Count how often each slot is spent infectious, without and with symptoms.
+    """Count how often a person is infectious in each slot: (2, slots).
 
-    ``later`` (slots,) is how many slots after the start each slot comes first;
-    it recurs with every repetition of the traces. Shape (2, slots).
+    The rows are without and with symptoms. ``later`` (slots,) is the number of slots
+    from the start to the first occurrence of each slot; the traces are repeated.
     """
-    whole, without = (
-        np.maximum(np.ceil((wait - later) / len(later)), 0)
-        for wait in (duration, silent_for)
-    )
+    ends = np.array([[duration], [silent_for]])
+    whole, without = np.maximum(np.ceil((ends - later) / len(later)), 0)
     return np.stack([without, whole - without])
 
 
@@ -192,10 +185,10 @@ def expected_cases(
     over_susceptible: bool,
     factor: Floats,
 ) -> float:
-    """Sum the probability that the index person infects each of the others.
+    """Compute the expected number of people infected by the index person.
 
-    ``visits`` (2, slots): how often each slot is spent infectious, without and with
-    symptoms. ``factor`` (regions,) multiplies the hazard of each region.
+    ``visits`` (2, slots): how often the person is infectious in each slot, without and
+    with symptoms. ``factor`` (regions,) multiplies the hazard of each region.
     """
     hazard = np.zeros(by_slot.shape[1])
     for slot in range(by_slot.shape[0]):

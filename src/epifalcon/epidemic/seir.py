@@ -64,6 +64,11 @@ def simulate(
     Returns:
         When each person was infected, infectious and recovered, and by whom.
     """
+    if not isinstance(traces, Traces) or not isinstance(pathogen, Pathogen):
+        raise SettingsError(
+            "simulate takes (traces, pathogen), that is Traces and a Pathogen such as "
+            f"SARS_COV_2, not {type(traces).__name__} and {type(pathogen).__name__}"
+        )
     settings = default_outbreak() if settings is None else settings
     streams = Streams(seed)
     draw = streams.numpy("outbreak") if rng is None else rng
@@ -82,7 +87,7 @@ def replay(
     kappa: float | None = None,
     variation: Variation = HOMOGENEOUS,
 ) -> Outbreak:
-    """Compute the outbreak that ``draws`` determine, without further randomness."""
+    """Simulate the outbreak determined by ``draws``, without further randomness."""
     if len(draws) != traces.people:
         raise DataError(
             f"draws are for {len(draws)} people, the traces have {traces.people}"
@@ -134,7 +139,7 @@ def replay(
 def _choose_seeds(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, draws: SellkeDraws
 ) -> Mask:
-    """Choose the people who start the outbreak: (people,)."""
+    """Return a mask of the people who are infected at the start: (people,)."""
     seeds = np.zeros(traces.people, np.bool_)
     if settings.seed_people:
         chosen = np.array(settings.seed_people)
@@ -174,7 +179,10 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class _Cases(NamedTuple):
-    """Events of each person, all (people,); slots may lie past the end."""
+    """Slots and source of each person's infection; arrays are (people,).
+
+    Slots may lie after the end of the clock.
+    """
 
     infection: Slots
     infectious: Slots

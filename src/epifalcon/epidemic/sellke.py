@@ -1,4 +1,4 @@
-"""All random draws of an outbreak: per person, and the variation of transmission.
+"""Random draws of an outbreak: draws per person, and variation of transmission.
 
 Sellke's construction: each person has a threshold, drawn from Exp(1), and is infected
 in the slot in which its accumulated hazard reaches that threshold. This has the same
@@ -40,15 +40,15 @@ class SellkeDraws:
     threshold: Floats
     """Accumulated hazard at which the person is infected; greater than 0."""
     seed_order: Floats
-    """Seeds are the qualified people with the smallest values."""
+    """Random order of people; the first people who qualify become seeds."""
     source_choice: Floats
-    """In [0, 1): selects the source among the infectious people present."""
+    """Quantile in [0, 1) that selects the source among infectious people present."""
     latent_slots: SlotCounts
-    """Slots from infection to infectious, 1 or more."""
+    """Number of slots from infection to being infectious, at least 1."""
     infectious_slots: SlotCounts
-    """Slots from infectious to recovered, 1 or more."""
+    """Number of infectious slots, at least 1."""
     onset_slots: SlotCounts
-    """Slots from infectious to symptoms, 1 or more; 0 for people without symptoms."""
+    """Number of infectious slots before symptoms, at least 1; 0 without symptoms."""
 
     def __post_init__(self) -> None:
         same_length(**vars(self))
@@ -68,7 +68,7 @@ class SellkeDraws:
         clock: Clock,
         rng: np.random.Generator,
     ) -> "SellkeDraws":
-        """Sample the draws of ``people`` people.
+        """Draw the random numbers of ``people`` people.
 
         The same generator gives the same underlying numbers for every pathogen
         and setting; only their conversion into slots differs.
@@ -117,9 +117,9 @@ class Variation:
     """Read-only factors on transmission; None means 1 for all regions or people."""
 
     regional_factor: Floats | None = None
-    """(regions,), 0 or more."""
+    """Factor on the hazard of each region, at least 0, (regions,)."""
     infectiousness: Floats | None = None
-    """(people,), 0 or more."""
+    """Infectiousness of each person, at least 0, (people,)."""
 
     def __post_init__(self) -> None:
         for name, array in self.arrays().items():
@@ -133,7 +133,7 @@ class Variation:
     ) -> "Variation":
         """Sample the factors that the settings require, each from its own stream.
 
-        Equal streams give regions the same z and people the same draws, whatever
+        Equal streams give the same underlying draws for regions and people, whatever
         the other settings are.
         """
         factor = infectiousness = None
@@ -165,7 +165,7 @@ class Variation:
                 raise DataError(f"{name} has {len(array)} entries, expected {count}")
 
     def factors(self, regions: int) -> Floats:
-        """Return the factor of every region, (regions,)."""
+        """Return transmission factors (regions,); 1 without regional variation."""
         known = self.regional_factor
         return np.ones(regions) if known is None else known
 

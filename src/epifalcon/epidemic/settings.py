@@ -28,27 +28,27 @@ class OutbreakSettings(Checked):
     """
 
     model: Model = "seir"
-    """``sir`` has no latent time: infected people are infectious in the next slot."""
+    """``seir``, or ``sir`` without latent time (infectious in the next slot)."""
     contact: ContactTerm = "I/N"
     """Denominator of the hazard: all people present, or susceptible people present."""
     chance: Chance = "exponential"
     """Probability of an event of rate q per slot: 1 - exp(-q dt), or min(q dt, 1)."""
     kappa: NonNegative | Literal["r0"] = "r0"
-    """Factor on every hazard; "r0" chooses it such that hazard R0 = beta / mu."""
+    """Factor on every hazard; "r0" selects the one with hazard R0 = beta / mu."""
     seed_count: Annotated[int, non_negative] | None = None
     seed_share: Share | None = None
-    """Share of the people who qualify as seeds."""
+    """Share of qualified people who are infected at the start."""
     seed_people: tuple[int, ...] = ()
-    """Ids of the people who are the seeds."""
+    """Ids of the people who are infected at the start."""
     seed_regions: tuple[int, ...] = ()
-    """Only people whose first observed region is one of these; empty: everybody."""
+    """Regions where seeds must be observed first; by default any region."""
     seed_state: SeedState = "infectious"
     symptomatic_share: Share = 0.65
     """Share of people who develop symptoms unless they recover first."""
     onset_rate: Positive = 0.5
-    """Rate per day from infectious without to infectious with symptoms."""
+    """Rate per day at which infectious people develop symptoms."""
     asymptomatic_weight: NonNegative = 1.0
-    """Infectiousness without symptoms, relative to with symptoms."""
+    """Infectiousness of people without symptoms relative to people with symptoms."""
     regional_sigma: NonNegative = 0.0
     """Sigma of the log-normal factor (mean 1) on the hazard of each region. 0: all
     factors are 1. Not available to methods; see ``sellke``."""
@@ -71,7 +71,7 @@ class OutbreakSettings(Checked):
 
     @property
     def even(self) -> bool:
-        """Return True if transmission does not vary between regions or people."""
+        """True if transmission does not vary between regions or people."""
         return self.regional_sigma == 0 and self.dispersion is None
 
     def requested_seeds(self, pathogen: Pathogen, qualified: int) -> int:
@@ -87,7 +87,7 @@ class OutbreakSettings(Checked):
         return _seeds(_PAPER_SEEDS, pathogen)
 
     def mean_infectious_days(self, pathogen: Pathogen) -> float:
-        """Compute the expected infectious days, weighted before onset of symptoms."""
+        """Compute the mean infectious days, weighted by relative infectiousness."""
         after_onset = self.onset_rate / (self.onset_rate + pathogen.mu)
         with_symptoms = self.symptomatic_share * after_onset
         weight = self.asymptomatic_weight
@@ -127,7 +127,7 @@ def _seeds(counts: dict[str, int], pathogen: Pathogen) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class BeliefSettings(Checked):
-    """Difference between the published rates that methods receive and the truth.
+    """Error of the published rates that methods receive instead of the true ones.
 
     The variation between regions and people is unknown in practice. Methods therefore
     receive this pathogen and rule, never those of the simulator.

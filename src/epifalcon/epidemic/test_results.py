@@ -1,4 +1,4 @@
-"""Test results: all that a method may see of who is infected, and how to split it."""
+"""Test results, the only infection data available to methods, and their splits."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,9 +25,9 @@ class TestErrors(Checked):
     __test__ = False
 
     false_positive: Share = 0.0
-    """Chance that somebody who is not infected tests positive."""
+    """Probability that a person who is not infected tests positive."""
     false_negative: Share = 0.0
-    """Chance that somebody who is infected tests negative."""
+    """Probability that an infected person tests negative."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,7 +40,7 @@ class TestErrors(Checked):
 
     @property
     def none(self) -> bool:
-        """Return True if every result is correct."""
+        """True if both error probabilities are 0."""
         return self.false_positive == 0 and self.false_negative == 0
 
 
@@ -62,7 +62,7 @@ class TestResults:
     slot: Slots
     """Slot in which the test was taken."""
     names_sha256: str | None = None
-    """``Traces.names_sha256`` of the people, where they have names."""
+    """Hash of the people's names, see ``Traces.names_sha256``; None without names."""
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
@@ -104,7 +104,7 @@ class TestResults:
         )
 
     def require_people_of(self, traces: Traces) -> None:
-        """Raise ``DataError`` unless these can be tests of the people of ``traces``."""
+        """Raise ``DataError`` if people or slots do not match ``traces``."""
         if self.people != traces.people:
             raise DataError(
                 f"the tests are of {self.people:,} people, but the traces have "
@@ -126,21 +126,17 @@ class TestResults:
     def of_people(self, wanted: Mask) -> "TestResults":
         """Select the tests of the people marked in ``wanted`` (people,)."""
         chosen = wanted[self.person]
-        return replace(
-            self,
-            person=self.person[chosen],
-            positive=self.positive[chosen],
-            slot=self.slot[chosen],
-        )
+        person, positive = self.person[chosen], self.positive[chosen]
+        return replace(self, person=person, positive=positive, slot=self.slot[chosen])
 
     def since(self, first_slot: int) -> "TestResults":
-        """Shift tests to a later clock; those from before count for its first slot."""
+        """Shift slots so that ``first_slot`` is 0; earlier tests move to slot 0."""
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
         return replace(self, slot=slot)
 
     @cached_property
     def status(self) -> NDArray[np.int8]:
-        """(people,): 1 any positive test, 0 only negative ones, -1 not tested."""
+        """Status, (people,): 1 any positive test, 0 only negative ones, -1 untested."""
         status = np.full(self.people, UNTESTED, np.int8)
         status[self.person] = 0
         status[self.person[self.positive]] = 1
@@ -149,7 +145,7 @@ class TestResults:
 
     @property
     def tested(self) -> Mask:
-        """Return a mask of the tested people: (people,)."""
+        """Mask of the tested people, (people,)."""
         return np.not_equal(self.status, UNTESTED)
 
     @cached_property
@@ -171,7 +167,7 @@ class TestResults:
 
     @classmethod
     def load(cls, folder: Path) -> "TestResults":
-        """Read what ``save`` wrote."""
+        """Read a record written by ``save``."""
         stored = store.read(folder, _KIND)
         return cls(
             int(stored.meta["people"]),
@@ -185,10 +181,10 @@ class TestResults:
 def draw_validation_people(
     known: TestResults, share: float, rng: np.random.Generator
 ) -> PersonIds:
-    """Draw validation people, ascending: the same share of positives and negatives.
+    """Draw validation people stratified by test result; ids are ascending.
 
-    Raises ``DataError`` if one of the two has fewer than two people, and
-    ``SettingsError`` if none of them would be left for training.
+    Raises ``DataError`` if a result has fewer than two people, and ``SettingsError`` if
+    none of them would be left for training.
     """
     parts = []
     for wanted, word in ((1, "positive"), (0, "negative")):
@@ -218,7 +214,7 @@ def exclude_people(known: TestResults, people: PersonIds) -> TestResults:
 def random_folds(
     known: TestResults, folds: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw folds (people,) of the tested people, not stratified; -1 for others."""
+    """Draw a fold for each tested person, not stratified: (people,), -1 for others."""
     fold = np.full(known.people, -1, np.int64)
     dealt = rng.permutation(np.flatnonzero(known.tested))
     fold[dealt] = np.arange(len(dealt)) % folds
@@ -226,7 +222,7 @@ def random_folds(
 
 
 def data_warnings(known: TestResults, traces: Traces) -> tuple[str, ...]:
-    """Describe what makes risks less informative than they seem; one sentence each."""
+    """Return warnings about data that limit how informative risks are."""
     found = []
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
     if not tested:

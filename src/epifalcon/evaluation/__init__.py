@@ -1,1 +1,1 @@
-"""Metrics of predictions, recalibration, and uncertainty of metrics."""
+"""Metrics of predictions, their uncertainty, and recalibration."""

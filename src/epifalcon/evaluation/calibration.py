@@ -27,12 +27,12 @@ Recalibration = Callable[[ArrayLike], Probabilities]
 """A map from risks (people,) to recalibrated risks."""
 
 LEAST = 10
-"""Minimum number of infected, and of other, masked people for a fit."""
+"""Minimum number of infected and of uninfected masked people for a fit."""
 
 
 @dataclass(frozen=True)
 class Platt:
-    """risk -> expit(slope * logit(risk) + offset), with a slope of 0 or more."""
+    """Map risk -> expit(slope * logit(risk) + offset), with a non-negative slope."""
 
     slope: float
     offset: float

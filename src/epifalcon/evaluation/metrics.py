@@ -1,7 +1,7 @@
 """Rankings of people against the truth, and the metrics of a ranking.
 
-No threshold can separate people with equal scores, so they form one group
-(``RankingCurve``), and the order in which people are listed cannot change a result.
+People with equal scores cannot be separated by a threshold, so they form one group
+(``RankingCurve``), and results do not depend on the order of people.
 ``evaluate`` computes the paper's five metrics and other common ones; undefined metrics
 are None. The page ``explanation-metrics`` of the docs gives the reasons and a worked
 example.
@@ -23,24 +23,24 @@ from epifalcon.checks import Checked, Count, PositiveShare, same_length, unit_in
 from epifalcon.errors import DataError
 from epifalcon.logistic import LOG_LOSS_CLIP
 from epifalcon.settings import as_plain
-from epifalcon.types import Counts, Floats, Mask, Probabilities
+from epifalcon.types import Counts, Floats, Probabilities
 
 Binning = Literal["width", "mass"]
-"""Bins of equal width on [0, 1], or of equally many people."""
+"""Kind of bins on [0, 1]: of equal width, or with equal numbers of people."""
 _SLACK = 1e-12
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class RankingCurve:
-    """Infected and other people at each distinct score, all arrays (thresholds,)."""
+    """Counts of infected and uninfected people at each distinct score (threshold)."""
 
     score: Floats
     """Distinct scores in descending order."""
     positives: Counts
-    """Infected people at each score."""
+    """Number of infected people at each score."""
     negatives: Counts
-    """Other people at each score."""
+    """Number of uninfected people at each score."""
 
     def __post_init__(self) -> None:
         for array in (self.score, self.positives, self.negatives):
@@ -48,17 +48,17 @@ class RankingCurve:
 
     @cached_property
     def true_positives(self) -> Counts:
-        """Infected people at or above each score."""
+        """Number of infected people at or above each score."""
         return np.cumsum(self.positives, dtype=np.int64)
 
     @cached_property
     def false_positives(self) -> Counts:
-        """Other people at or above each score."""
+        """Number of uninfected people at or above each score."""
         return np.cumsum(self.negatives, dtype=np.int64)
 
     @cached_property
     def called(self) -> Counts:
-        """People at or above each score."""
+        """Number of people at or above each score, who are predicted positive."""
         return self.true_positives + self.false_positives
 
     @property
@@ -78,19 +78,19 @@ class RankingCurve:
 
     @cached_property
     def precision(self) -> Floats:
-        """Infected share of those called at each score."""
+        """Infected share of the people at or above each score."""
         return np.asarray(self.true_positives / self.called)
 
     @property
     def recall(self) -> Floats:
-        """Share of the infected who are called at each score; NaN without any."""
+        """Share of the infected at or above each score; NaN if nobody is infected."""
         if not self.infected:
             return np.full(len(self.score), np.nan)
         return np.asarray(self.true_positives / self.infected)
 
     @property
     def risk(self) -> Probabilities:
-        """The scores as probabilities; ``DataError`` if they are not."""
+        """The scores as probabilities; raises ``DataError`` if outside [0, 1]."""
         high, low = float(self.score[0]), float(self.score[-1])
         if low < -_ROUNDING or high > 1 + _ROUNDING:
             wrong = low if low < -_ROUNDING else high
@@ -101,10 +101,9 @@ class RankingCurve:
         return np.clip(self.score, 0, 1)
 
     def found(self, tested: int) -> float:
-        """Return the expected number of infected among the highest scores.
+        """Return the expected number of infected among the ``tested`` highest scores.
 
-        Where the last of the ``tested`` places falls inside a group of equal
-        scores, the people of the group are chosen at random.
+        Ties at the last position are broken at random.
         """
         tested = min(tested, self.people)
         last = int(np.argmax(self.called >= tested))
@@ -155,7 +154,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def need_both(ranked: RankingCurve, who: str = "those scored") -> None:
-    """Raise ``DataError`` unless ``who`` holds infected and other people."""
+    """Raise ``DataError`` unless some are infected and some not; ``who`` names them."""
     if not ranked.infected:
         raise DataError(f"no infected person among {who} ({ranked.people} people)")
     if not ranked.healthy:
@@ -164,15 +163,15 @@ def need_both(ranked: RankingCurve, who: str = "those scored") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSettings(Checked):
-    """What the metrics depend on besides the pathogen."""
+    """Settings of the metrics."""
 
     budget: PositiveShare = 0.05
-    """Share of the scored people for whom there are tests."""
+    """Share of the scored people who can be tested."""
     bins: Count = 15
-    """Bins of both calibration errors."""
+    """Number of bins of both calibration errors."""
 
     def tests(self, people: int) -> int:
-        """Tests for ``people``: the share rounded down, at least one."""
+        """Return the number of tests for ``people`` people, at least one."""
         return max(1, math.floor(self.budget * people + 1e-9))
 
 
@@ -182,31 +181,32 @@ class Metrics:
 
     Without an infected person these are None: ``auc``, ``dep``, ``dep_best``,
     ``f1``, ``f1_threshold``, ``accuracy_at_f1``, ``bep``, ``average_precision``
-    and ``recall_at_budget``. Without a healthy one only ``auc`` is. Scores that
-    only rank have no ``brier``, ``log_loss``, ``ece``, ``ece_mass``, ``mean_risk``.
+    and ``recall_at_budget``. Without an uninfected person only ``auc`` is None. For
+    scores that are not probabilities, ``brier``, ``log_loss``, ``ece``, ``ece_mass``
+    and ``mean_risk`` are None.
     """
 
     people: int
     infected: int
     prevalence: float
-    """Infected share; about the ``dep`` of a random ranking."""
+    """Infected share, approximately the ``dep`` of a random ranking."""
     extinction_recall: float
     tests: int
-    """People tested under the budget."""
+    """Number of people tested under the budget."""
     auc: float | None = None
     dep: float | None = None
     """Precision at the highest threshold whose recall reaches r_m."""
     dep_best: float | None = None
-    """Best precision at any threshold whose recall reaches r_m."""
+    """Highest precision at any threshold whose recall reaches r_m."""
     f1: float | None = None
-    """Best over thresholds, selected on these people: an upper bound."""
+    """Highest F1 over all thresholds, selected on these people: an upper bound."""
     f1_threshold: float | None = None
     accuracy: float
-    """Best over thresholds, including "nobody": never below 1 - prevalence."""
+    """Highest accuracy over all thresholds, at least 1 - prevalence."""
     accuracy_at_f1: float | None = None
-    """Accuracy at the threshold of ``f1``, likely what the paper's table shows."""
+    """Accuracy at the threshold of ``f1``, probably the one in the paper's table."""
     bep: float | None = None
-    """Precision, and recall, when as many are called as are infected."""
+    """Break-even point: precision if as many people are called as are infected."""
     average_precision: float | None = None
     precision_at_budget: float
     recall_at_budget: float | None = None
@@ -232,9 +232,9 @@ def evaluate(
 
     Paper: Evaluation Protocol. ``extinction_recall`` is r_m of the pathogen. Pass
     ``probabilities=False`` for scores that only rank people, such as counts of
-    contacts; otherwise a score outside [0, 1] is a ``DataError``, as are NaN,
-    unequal lengths and no people. A truth of one kind only is no error: see
-    ``Metrics``.
+    contacts; otherwise a score outside [0, 1] raises ``DataError``. NaN, unequal
+    lengths and empty arrays always do. If all people are infected, or none, some
+    metrics are None: see ``Metrics``.
     """
     settings = settings or MetricSettings()
     unit_interval(extinction_recall=extinction_recall)
@@ -256,7 +256,7 @@ def evaluate(
         best = int(np.argmax(f1))
         values |= {
             "dep": dep(ranked, extinction_recall),
-            "dep_best": dep_best(ranked, extinction_recall),
+            "dep_best": float(_precision_from(ranked, extinction_recall).max()),
             "f1": float(f1[best]),
             "f1_threshold": float(ranked.score[best]),
             "accuracy_at_f1": float(_accuracy(ranked)[best]),
@@ -294,25 +294,19 @@ def auc(ranked: RankingCurve) -> float:
 def dep(ranked: RankingCurve, extinction_recall: float) -> float:
     """Return the disease extinction precision, DEP = pr(r_m).
 
-    The precision at the highest threshold whose recall is r_m or more; NaN without
-    an infected person. A recall of 0 is reached by the highest score, not by
-    calling nobody.
+    The precision at the highest threshold whose recall is at least r_m; NaN if nobody
+    is infected. For r_m = 0 this is the highest score.
     """
-    reached = _reached(ranked, extinction_recall)
-    return float(ranked.precision[np.argmax(reached)]) if ranked.infected else math.nan
+    precision = _precision_from(ranked, extinction_recall)
+    return float(precision[0]) if ranked.infected else math.nan
 
 
-def dep_best(ranked: RankingCurve, extinction_recall: float) -> float:
-    """Return the largest precision over all thresholds with a recall of r_m or more."""
-    return float(ranked.precision[_reached(ranked, extinction_recall)].max())
-
-
-def _reached(ranked: RankingCurve, extinction_recall: float) -> Mask:
-    unit_interval(extinction_recall=extinction_recall)
+def _precision_from(ranked: RankingCurve, recall: float) -> Floats:
+    """Return the precision at all thresholds whose recall is ``recall`` or more."""
     # 1 - 1/3 is slightly more than 2/3 in floating point; without this slack, one
     # more person would be needed.
-    needed = extinction_recall * (1 - _SLACK) * ranked.infected
-    return np.asarray(ranked.true_positives >= needed)
+    needed = recall * (1 - _SLACK) * ranked.infected
+    return np.asarray(ranked.precision[ranked.true_positives >= needed])
 
 
 def _accuracy(ranked: RankingCurve) -> Floats:
@@ -340,19 +334,19 @@ def log_loss(ranked: RankingCurve) -> float:
 def calibration_error(ranked: RankingCurve, bins: int, binning: Binning) -> float:
     """Return the expected calibration error.
 
-    The mean over people of the distance between the mean risk of their bin and its
-    infected share. Bins are those of ``sums_by_bin``.
+    The mean over people of the absolute difference between the mean risk of their bin
+    and its infected share. Bins are those of ``sums_by_bin``.
     """
     risk, infected, _ = sums_by_bin(ranked, bins, binning)
     return float(np.abs(risk - infected).sum() / ranked.people)
 
 
 def sums_by_bin(ranked: RankingCurve, bins: int, binning: Binning) -> Floats:
-    """Return the sum of risks, infected people and people of each bin: (3, bins).
+    """Return the sum of risks, the infected and the people of each bin, (3, bins).
 
     With ``"width"``, bins are [k/bins, (k+1)/bins) and the last is closed. With
-    ``"mass"``, a person's bin is given by the rank; people with equal risks share a
-    bin, so bins may hold unequal numbers of people.
+    ``"mass"``, the rank determines a person's bin; people with equal risks share a
+    bin, so bins may have unequal numbers of people.
     """
     risk, size = ranked.risk, ranked.positives + ranked.negatives
     if binning == "width":

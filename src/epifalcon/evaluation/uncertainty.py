@@ -1,6 +1,6 @@
 """Uncertainty of a metric: over seeds, within one run, and between two methods.
 
-A seed is an outbreak and a split of labels. An interval over seeds covers other
+Each seed gives an outbreak and a split of labels. An interval over seeds covers other
 outbreaks; an interval within one run covers only other people of the same outbreak and
 is narrower. Conclusions need several seeds. All intervals are 95 %.
 """
@@ -22,7 +22,7 @@ from epifalcon.types import Floats, Mask
 LEVEL = 0.95
 """Confidence level of all intervals."""
 EXACT_FLIPS = 40
-"""Maximum number of pairs for the exact sign-flip test; see ``Paired.p_flip``."""
+"""Maximum number of pairs for the exact sign-flip test (``Paired.p_flip``)."""
 _Z = float(stats.norm.ppf((1 + LEVEL) / 2))
 _NO_VARIANCE = 1e-24
 
@@ -35,12 +35,12 @@ class Summary:
     low: float | None
     high: float | None
     count: int
-    """Seeds with a value."""
+    """Number of seeds with a value."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate from one run and its interval; None where undefined."""
+    """Estimate from one run with its interval; None where undefined."""
 
     estimate: float | None = None
     low: float | None = None
@@ -49,22 +49,22 @@ class Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """Ours minus theirs on the same seeds."""
+    """Comparison of two methods on the same seeds: differences ours - theirs."""
 
     difference: Summary
     wins: int
-    """Pairs in which ours is larger."""
+    """Number of pairs in which ours is better."""
     losses: int
     p_t: float | None
-    """Two-sided p of the paired t test; None if all differences are equal."""
+    """Two-sided p value of the paired t test; None if all differences are equal."""
     p_flip: float | None
-    """Two-sided exact p of the sign-flip test, which assumes only that differences are
-    symmetric around zero under the null hypothesis. With n pairs it is at least
-    2 / 2^n: 0.0625 for five, 0.002 for ten. None above 40."""
+    """Two-sided p value of the exact sign-flip test, which assumes only that
+    differences are symmetric around zero under the null hypothesis. With n pairs it
+    is at least 2 / 2^n: 0.0625 for five, 0.002 for ten. None for more than 40 pairs."""
 
 
 def over_seeds(values: Sequence[float | None]) -> Summary:
-    """Return mean and t interval of one metric over seeds.
+    """Return the mean and t interval of one metric over seeds.
 
     None and NaN (undefined in that seed) are ignored. The interval is not clipped at
     0 or 1.
@@ -116,7 +116,7 @@ def paired(
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return Holm's adjustment for several comparisons; undefined ones stay None."""
+    """Return p values adjusted by Holm's method; None stays None."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     adjusted: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
@@ -129,8 +129,8 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 def auc_interval(ranked: RankingCurve) -> Interval:
     """Return DeLong's interval of the AUC within one run, on the logit scale.
 
-    No interval if DeLong's variance is zero or undefined: a perfect ranking, or fewer
-    than two infected or two healthy people.
+    There is no interval if DeLong's variance is zero or undefined: for a perfect
+    ranking, or for fewer than two infected or two healthy people.
     """
     infected, healthy = ranked.infected, ranked.healthy
     if not (infected and healthy):
@@ -152,9 +152,9 @@ def auc_interval(ranked: RankingCurve) -> Interval:
 def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Interval:
     """Return the AUC of ``ours`` minus that of ``theirs``, all (people,), in one run.
 
-    DeLong's interval for two rankings of the same people: common errors cancel. No
-    interval if fewer than two people are infected or healthy, or if both rankings are
-    equal; the difference in other outbreaks may lie outside.
+    Uses DeLong's interval for two rankings of the same people, which does not cover the
+    variation between outbreaks. There is no interval if fewer than two people are
+    infected or healthy, or if both rankings are equal.
     """
     mine, other = np.asarray(ours), np.asarray(theirs)
     infected = np.asarray(truth, bool)
@@ -175,7 +175,10 @@ def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Inte
 
 
 def _placements(scores: Floats, kind: Mask) -> Floats:
-    """Return the share of the other people below each of ``kind``; ties count half."""
+    """Return, for each person of ``kind``, the share of the other people ranked below.
+
+    Ties count half.
+    """
     below = stats.rankdata(scores)[kind] - stats.rankdata(scores[kind])
     return np.asarray(below / np.count_nonzero(~kind))
 
@@ -188,7 +191,7 @@ def _known(values: Sequence[float | None]) -> Floats:
 
 
 def _p_flip(gaps: Floats) -> float | None:
-    """Return the share of sign patterns with a sum at least as far from 0."""
+    """Return the share of sign patterns whose sum is at least as far from 0."""
     if not 1 <= len(gaps) <= EXACT_FLIPS:
         return None
     half = len(gaps) // 2

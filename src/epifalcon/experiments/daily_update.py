@@ -39,8 +39,8 @@ def window_of(run: FinishedRun, window_settings: WindowSettings) -> FieldWindow:
     """Return the window over the last days of a finished run of Falcon Field."""
     if not entry(run.method).stores_state:
         raise SettingsError(
-            f"{run.folder}: {run.method} cannot be updated by day; start from a run "
-            f"of {FIELD}"
+            f"{run.folder}: {run.method} does not support daily updates; start from "
+            f"a run of {FIELD}"
         )
     folder = run.place / PREDICTION
     field = explanation.load_field(folder)

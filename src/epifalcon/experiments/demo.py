@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from epifalcon import store
 from epifalcon.errors import EpifalconError
@@ -25,22 +25,20 @@ FOLDER = Path("runs/demo")
 """Default folder of the demonstration."""
 _SIGMA = 0.1
 """Standard deviation of the noise in the paper's main experiment."""
-
-
-class _Row(NamedTuple):
-    """Name and description of a method in the table of the demonstration."""
-
-    title: str
-    description: str
-
-
 _ROWS = {
-    "falcon": _Row("Falcon, as published", "graph neural network, data stays local"),
-    "falcon-field": _Row("Falcon Field", "belief propagation, data stays local"),
-    "hbp": _Row("HBP", "belief propagation, all data in one place"),
-    "oracle": _Row("Ceiling", "knows the true history of everybody else"),
+    "falcon": ("Falcon, as published", "graph neural network, data stays local"),
+    "falcon-field": ("Falcon Field", "belief propagation, data stays local"),
+    "hbp": ("HBP", "belief propagation, all data in one place"),
+    "oracle": ("Ceiling", "knows the true history of everybody else"),
 }
-"""The methods in the order of the table."""
+"""Title and description of each method, in the order of the table."""
+_NOTES = """\
+AUC (area under the ROC curve): probability that an infected person has a \
+higher risk than a healthy one. 0.5 is guessing, 1 is perfect.
+Ceiling: no method can be expected to exceed it, because who is infected \
+at a contact is partly chance.
+HBP (hypergraph belief propagation) needs all traces in one place; Falcon \
+and Falcon Field (here without noise) leave them on people's devices.""".splitlines()
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,12 @@ class DemoResult:
         rows = []
         for method, row in _ROWS.items():
             if method in metrics:
-                auc, share = (
-                    metrics[method][name] for name in ("auc", "precision_at_budget")
-                )
-                rows.append([*row, f"{auc:.3f}", f"{share * tests:.0f} of {tests}"])
+                auc = f"{metrics[method]['auc']:.3f}"
+                found = metrics[method]["precision_at_budget"] * tests
+                rows.append([*row, auc, f"{found:.0f} of {tests}"])
         chance = metrics["falcon"]["prevalence"] * tests
-        random = "people in random order"
-        rows.append(["Chance", random, "0.500", f"{chance:.0f} of {tests}"])
+        guess = ["Chance", "people in random order", "0.500"]
+        rows.append([*guess, f"{chance:.0f} of {tests}"])
         columns = ["method", "what it is", "AUC", "infected among highest risks"]
         return Table("Who finds the infected people?", columns, rows)
 
@@ -94,24 +91,13 @@ class DemoResult:
     def notes(self) -> list[str]:
         """Explanations of the columns and rows of the table."""
         epsilon = self.figures["epsilon"]["person"]
-        auc = (
-            "AUC (area under the ROC curve): probability that an infected person has a "
-            "higher risk than a healthy one. 0.5 is guessing, 1 is perfect."
-        )
-        ceiling = (
-            "Ceiling: no method can be expected to exceed it, because who is infected "
-            "at a contact is partly chance."
-        )
-        hbp = (
-            "HBP (hypergraph belief propagation) needs all traces in one place; Falcon "
-            "and Falcon Field (here without noise) leave them on people's devices."
-        )
         privacy = (
             "Privacy: Falcon as published adds noise, yet its true epsilon for one "
             f"person is {epsilon:,.0f}. Smaller is more private, and above 10 hardly "
-            "anything is protected. For a private run: epifalcon run --mode local."
+            "anything is protected. For a private run: epifalcon run --method "
+            "falcon-field --mode sums --out private"
         )
-        return [auc, ceiling, hbp, privacy]
+        return [*_NOTES, privacy]
 
     @property
     def _metrics(self) -> dict[str, dict[str, Any]]:
@@ -124,12 +110,7 @@ class DemoResult:
         table = self.table
         lines = [table.columns, *table.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rows = [
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-            )
-            for line in lines
-        ]
+        rows = ["  ".join(map(str.ljust, line, widths)) for line in lines]
         parts = [self.introduction, "", table.caption, *rows, ""]
         return "\n".join([*parts, *self.notes, "", f"Report: {self.report}"])
 
@@ -146,35 +127,21 @@ def demo(
     Runs Falcon as published, Falcon Field, HBP and the ceiling; takes about half a
     minute on two cores.
 
-    Parameters
-    ----------
-    out
-        Folder of the run. An earlier demonstration there is replaced.
-    overwrite
-        Replace another run in ``out``, too.
-    progress
-        Called with the progress of each step.
-    warn
-        Called with each warning.
+    Args:
+        out: Folder of the run. An earlier demonstration there is replaced.
+        overwrite: Replace another run in ``out``, too.
+        progress: Called with the progress of each step.
+        warn: Called with each warning.
 
     Returns:
-    -------
-    The numbers, a table and explanations; ``print`` shows them.
+        The numbers, a table and explanations; ``print`` shows them.
 
-    Examples:
-    --------
     >>> import epifalcon as ef
     >>> print(ef.demo())  # doctest: +SKIP
     """
     folder, experiment = Path(out), demo_experiment()
-    summary = run(
-        experiment,
-        folder,
-        name=DEFAULT_PRESET,
-        overwrite=overwrite or _holds_demo(folder, experiment),
-        progress=progress,
-        warn=warn,
-    )
+    overwrite = overwrite or _holds_demo(folder, experiment)
+    summary = run(experiment, folder, overwrite=overwrite, progress=progress, warn=warn)
     return DemoResult(folder, summary)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.epidemic.labels import LabelSettings
@@ -29,7 +29,7 @@ from epifalcon.federation.settings import (
     StoppingSettings,
     ViewSettings,
 )
-from epifalcon.methods.registry import entry, settings_of
+from epifalcon.methods.registry import entries, entry, settings_of
 from epifalcon.mobility.subsample import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
@@ -83,7 +83,7 @@ class Experiment:
             if tables := entry(method).settings_tables:
                 named = ", ".join(f"[{name}]" for name in tables)
                 raise SettingsError(
-                    f"rivals.{method}: its settings are those of {named}"
+                    f"rivals.{method}: set the options of {method} in {named}"
                 )
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
@@ -157,18 +157,12 @@ class Experiment:
     ) -> "Experiment":
         """Return the experiment of a preset name or TOML path.
 
-        Parameters
-        ----------
-        source
-            Name of a preset, perhaps with layers, or path of a TOML file.
-        overrides
-            Assignments such as ``city.people=5000``; they are applied last.
-        options
-            Plain settings that replace those of ``source``.
-        default_method
-            Method of the run if nothing else names one.
-        mode
-            Privacy mode of the run's method.
+        Args:
+            source: Name of a preset, perhaps with layers, or path of a TOML file.
+            overrides: Assignments such as ``city.people=5000``; they are applied last.
+            options: Plain settings that replace those of ``source``.
+            default_method: Method of the run if nothing else names one.
+            mode: Privacy mode of the run's method.
         """
         values = _read(source)
         try:
@@ -193,7 +187,7 @@ class Experiment:
         values = {"method": default_method, **_with_pathogen_table(values)}
         values = _merged(values, options or {})
         if mode is not None:
-            table = _privacy_table(values, overrides)
+            table = _privacy_table(values, overrides, mode)
             values = _merged(values, {table: {"mode": mode}})
         keys = {assignment.partition("=")[0].strip() for assignment in overrides}
         if any(f"outbreak.{name}" in keys for name in _SEED_CHOICES):
@@ -263,12 +257,26 @@ def _read_base(source: str) -> dict[str, Any]:
     return _merged(_read_base(base), values)
 
 
-def _privacy_table(values: Plain, overrides: Sequence[str]) -> str:
-    """Return the table of the privacy mode of the method that the settings name."""
+def _privacy_table(values: Plain, overrides: Sequence[str], mode: str) -> str:
+    """Return the table of the privacy mode of the method that the settings name.
+
+    Raises ``SettingsError`` if only other methods have ``mode``.
+    """
     for assignment in overrides:
         if assignment.partition("=")[0].strip() == "method":
             values = override(values, assignment)
-    return entry(str(values["method"])).privacy_table or "privacy"
+    method, hints = entry(str(values["method"])), get_type_hints(Experiment)
+    having = [
+        one.name
+        for one in entries()
+        if one.privacy_table is not None
+        and mode in get_args(get_type_hints(hints[one.privacy_table])["mode"])
+    ]
+    if mode != "off" and having and method.name not in having:
+        raise SettingsError(
+            f"--mode {mode} is a mode of {' and '.join(having)}, not of {method.name}"
+        )
+    return method.privacy_table or "privacy"
 
 
 def _with_pathogen_table(values: Plain) -> dict[str, Any]:

@@ -121,24 +121,14 @@ def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanatio
     if not entry(run.method).stores_state:
         raise SettingsError(
             f"{run.folder}: {run.method} has no risks by place; only falcon-field "
-            "explains risks: choose it with --method, or run it"
+            "can explain risks: choose it with --method, or run it"
         )
     number = find_person(run.traces, person)
-    place = run.place / PREDICTION
-    return explain_person(place, run.traces, run.tests, number, tests=tests)
+    state = load_state(run.place / PREDICTION)
+    return explain_person(*state, run.traces, run.tests, number, tests=tests)
 
 
 def explain_person(
-    place: Path, traces: Traces, known: TestResults, person: int, *, tests: bool = False
-) -> Explanation:
-    """Explain the risk of a person, by number, from the field stored in ``place``."""
-    field, messages = load_field(place), None
-    if field.graph.own_in_sums:
-        messages = Messages.load(place / MESSAGES_FOLDER)
-    return explain_from(field, messages, traces, known, person, tests=tests)
-
-
-def explain_from(
     field: SavedField,
     messages: Messages | None,
     traces: Traces,
@@ -162,6 +152,13 @@ def load_field(place: Path) -> SavedField:
             "by an earlier version of epifalcon: run it again"
         )
     return SavedField.load(place / FIELD_FOLDER)
+
+
+def load_state(place: Path) -> tuple[SavedField, Messages | None]:
+    """Load the stored field, and people's messages if its sums contain them."""
+    field = load_field(place)
+    own = field.graph.own_in_sums
+    return field, Messages.load(place / MESSAGES_FOLDER) if own else None
 
 
 def decompose_risk(
@@ -251,15 +248,13 @@ def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
     risks += "."
     if explained.risk == 0:
         return [risks, "There is no risk to explain: the tests exclude an infection."]
-    return [risks, _main_day(explained)]
-
-
-def _main_day(risk: Explanation) -> str:
-    day = int(np.argmax(risk.by_day))
-    return (
-        f"{risk.before:.0%} of this risk is from before the first day; the largest "
-        f"share of a day is {risk.by_day[day]:.0%}, on day {risk.first_day + day}."
+    day = int(np.argmax(explained.by_day))
+    main_day = (
+        f"{explained.before:.0%} of this risk is from before the first day; the "
+        f"largest share of a day is {explained.by_day[day]:.0%}, on day "
+        f"{explained.first_day + day}."
     )
+    return [risks, main_day]
 
 
 def exposure_table(explained: Explanation, top: int = TOP) -> Table:

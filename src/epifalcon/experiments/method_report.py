@@ -16,8 +16,8 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import without_none
-from epifalcon.experiments.explanation import Explanation, explain_from, find_person
-from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.explanation import Explanation, explain_person, find_person
+from epifalcon.experiments.risk_table import OPTIONAL, Risks
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.experiments.run_tables import privacy_table
 from epifalcon.methods.base import Method
@@ -34,9 +34,11 @@ _SHOWN = 20
 _BINS = 40
 
 
-def risk_table(method: Method) -> pl.DataFrame:
-    """Return one row per person: untested people first, highest risk first."""
-    return _risks(method).table
+def risks(method: Method) -> Risks:
+    """Return the risks of a fit."""
+    more = {name: getattr(method.scores, name) for name in OPTIONAL}
+    status, names = method.tests.status, method.traces.names
+    return Risks(method.scores.risk, status, names, **more)
 
 
 def explain(method: Method, person: int | str, *, tests: bool = False) -> Explanation:
@@ -44,16 +46,15 @@ def explain(method: Method, person: int | str, *, tests: bool = False) -> Explan
     traces, known = method.traces, method.tests
     if not isinstance(method, FalconField):
         raise SettingsError(
-            f"{method.name} has no risks by place; only falcon-field explains risks"
+            f"{method.name} has no risks by place; only falcon-field can explain risks"
         )
     if method.state is None:
         raise DataError(
             "the fit was saved with field.save_messages=False: fit it again to explain "
             "a risk"
         )
-    field, messages = method.state
     number = find_person(traces, str(person))
-    return explain_from(field, messages, traces, known, number, tests=tests)
+    return explain_person(*method.state, traces, known, number, tests=tests)
 
 
 def write_report(method: Method, path: Path) -> None:
@@ -63,19 +64,6 @@ def write_report(method: Method, path: Path) -> None:
         text = _page(method, picture).to_html()
     with store.parents_of(path), store.writing(path):
         store.replace_text(path, text)
-
-
-def _risks(method: Method) -> Risks:
-    scores = method.scores
-    return Risks(
-        scores.risk,
-        method.tests.status,
-        method.traces.names,
-        now=scores.now,
-        now_tested=scores.now_tested,
-        low=scores.low,
-        high=scores.high,
-    )
 
 
 def _page(method: Method, picture: Picture) -> Page:
@@ -124,7 +112,7 @@ def _page(method: Method, picture: Picture) -> Page:
 
 
 def _highest(method: Method) -> list[Part]:
-    untested = _risks(method).table.filter(pl.col("known").is_null())
+    untested = risks(method).table.filter(pl.col("known").is_null())
     if not len(untested):
         return [Text(["Everybody was tested."], "note")]
     columns = [name for name in untested.columns if name.startswith("risk")]
@@ -150,7 +138,7 @@ def _histogram(method: Method, folder: Path) -> Picture:
     )
     axes.set(xlabel="risk", ylabel="people")
     axes.xaxis.set_major_formatter(plot_style.PERCENT)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper right")
     path = folder / "risks.png"
     plot_style.save(figure, path)
     caption = (

@@ -35,7 +35,7 @@ from epifalcon.mobility.io.visits import read_day_visits
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_model import DcrnnRegionModel, regions_sha256
-from epifalcon.privacy.events import Release, UnprotectedRelease
+from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
@@ -62,8 +62,8 @@ class NewPeople:
         """
         if traces.clock.slot_minutes != like.clock.slot_minutes:
             raise DataError(
-                f"slots of {traces.clock.slot_hours:g} hours, but the run has slots of "
-                f"{like.clock.slot_hours:g}: import with --slot-hours "
+                f"the traces have slots of {traces.clock.slot_hours:g} hours, but the "
+                f"run has {like.clock.slot_hours:g} hours: import with --slot-hours "
                 f"{like.clock.slot_hours:g}"
             )
         if known is None:
@@ -184,13 +184,13 @@ def _require_days(clock: Clock, of_run: Clock) -> None:
     """Raise ``DataError`` unless these are the days that the field covers."""
     if clock.days != of_run.days:
         raise DataError(
-            f"traces of {clock.days} days, but the field covers {of_run.days}: give "
-            "the same days; add later days with epifalcon update"
+            f"the traces cover {clock.days} days, but the run covers {of_run.days}: "
+            "select the same days, or add later days with epifalcon update"
         )
     if None not in (clock.start, of_run.start) and clock.start != of_run.start:
         raise DataError(
-            f"traces from {clock.start} on, but the field covers {of_run.days} days "
-            f"from {of_run.start} on: give the same days"
+            f"the traces start on {clock.start}, but the run starts on "
+            f"{of_run.start}: select the same {of_run.days} days"
         )
 
 
@@ -262,13 +262,17 @@ def _record_scoring(
         seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
         number = 1 + max((item.terms.round for item in ledger.releases), default=-1)
         # Places and counts are released again, and the rows.
-        receipts = [*plan.opening(), *plan.scoring_receipts(number)]
+        receipts = [
+            replace(one, terms=replace(one.terms, round=number))
+            for one in plan.opening()
+        ]
+        receipts += plan.scoring_receipts(number)
         if cohort.state is not None:
             terms = plan.terms("region model", number)
             what = "cases by region and day, and flows"
             receipts.append(UnprotectedRelease(terms=terms, what=what))
         try:
-            ledger.record(*(_in_round(receipt, number) for receipt in receipts))
+            ledger.record(*receipts)
         except BudgetExceededError as error:
             raise BudgetExceededError(
                 f"{error}. Train with privacy.scorings to reserve budget for scoring "
@@ -276,10 +280,6 @@ def _record_scoring(
             ) from None
         store.seal(run.folder, run.ledger)
     return seed, privacy_spent(plan.mode, ledger)
-
-
-def _in_round(release: Release, number: int) -> Release:
-    return replace(release, terms=replace(release.terms, round=number))
 
 
 def _digest(cohort: Cohort) -> str:

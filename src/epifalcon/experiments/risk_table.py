@@ -22,6 +22,13 @@ from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")
 _RESULTS = np.array([None, "negative", "positive"], dtype=object)
+OPTIONAL = {
+    "now": "risk_now",
+    "now_tested": "risk_now_with_tests",
+    "low": "risk_low",
+    "high": "risk_high",
+}
+"""Column of each optional field."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +58,7 @@ class Risks:
             inside = (values >= 0) & (values <= 1)
             if not inside.all():
                 worst = values[~inside][0]
-                raise DataError(f"a risk of {worst}, expected a number from 0 to 1")
+                raise DataError(f"{name}={worst}, expected a number from 0 to 1")
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -59,12 +66,7 @@ class Risks:
     @property
     def _more(self) -> dict[str, Probabilities]:
         """Optional columns that the method predicts."""
-        columns = {
-            "risk_now": self.now,
-            "risk_now_with_tests": self.now_tested,
-            "risk_low": self.low,
-            "risk_high": self.high,
-        }
+        columns = {title: getattr(self, name) for name, title in OPTIONAL.items()}
         return {name: values for name, values in columns.items() if values is not None}
 
     @cached_property

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from epifalcon.experiments.run_folder import (
     finished,
     open_run,
     require_settings,
+    resume_command,
     tests_folder,
 )
 from epifalcon.experiments.run_methods import TrainingOptions, run_method, run_other
@@ -52,34 +52,22 @@ def run(
 ) -> RunSummary:
     """Run an experiment from the city to the report.
 
-    Parameters
-    ----------
-    experiment
-        All settings; None to resume with the settings stored in ``out``.
-    out
-        Folder of the run.
-    name
-        Name of the experiment in outputs.
-    city
-        Folder of an existing city, instead of a synthetic one.
-    tests
-        Folder of test results, instead of a simulated outbreak; needs ``city``.
-    seed
-        Seed of all random numbers; 0 if None.
-    resume
-        Continue the run in ``out``; other settings or data are refused.
-    overwrite
-        Replace a run in ``out``.
-    checkpoint_seconds
-        Minimum time between two checkpoints.
-    tensorboard
-        Also write a log for TensorBoard.
-    warn
-        Called with each warning about the data before training starts.
+    Args:
+        experiment: All settings; None to resume with the settings stored in ``out``.
+        out: Folder of the run.
+        name: Name of the experiment in outputs.
+        city: Folder of an existing city, instead of a synthetic one.
+        tests: Folder of test results, instead of a simulated outbreak; needs ``city``.
+        seed: Seed of all random numbers; 0 if None.
+        resume: Continue the run in ``out``; other settings or data are refused.
+        overwrite: Replace a run in ``out``.
+        checkpoint_seconds: Minimum time between two checkpoints.
+        tensorboard: Also write a log for TensorBoard.
+        progress: Called with the name of the stage and how much of it is done.
+        warn: Called with each warning about the data before training starts.
 
     Returns:
-    -------
-    The metrics, and the tables that a terminal shows.
+        The metrics, and the tables that a terminal shows.
     """
     with lock_folder(out):
         if resume:
@@ -90,13 +78,14 @@ def run(
             inputs = _create(
                 experiment, out, name, city, tests, seed or 0, overwrite, progress
             )
-        method, mode = inputs.prepared.experiment.method, "off"
-        if entry(method).privacy_table != "privacy":
-            mode = inputs.prepared.experiment.privacy.mode
-        if mode != "off":
+        chosen = inputs.prepared.experiment
+        method, mode = chosen.method, chosen.privacy.mode
+        table = entry(method).privacy_table
+        own_mode = "off" if table is None else getattr(chosen, table).mode
+        if mode != "off" and own_mode == "off":
             warn(
-                f"--mode {mode} applies only to falcon: {method} uses traces and tests "
-                "without protection"
+                f"privacy.mode={mode} applies only to falcon: {method} uses traces and "
+                "tests without protection"
             )
         for warning in data_warnings(inputs.known, inputs.reported):
             warn(warning)
@@ -107,11 +96,6 @@ def run(
             return _finish(inputs, options)
         except WriteError as error:
             raise WriteError(f"{error}; resume with: {resume_command(out)}") from None
-
-
-def resume_command(out: Path) -> str:
-    """Return the command that continues the run in ``out``."""
-    return f"epifalcon run --resume --out {shlex.quote(str(out))}"
 
 
 def _create(

@@ -28,7 +28,7 @@ from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import RankingCurve, dep
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.risk_table import OPTIONAL, Risks
 from epifalcon.experiments.simulation import CITY, REPORTED, CityInputs, Epidemic
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
@@ -90,9 +90,7 @@ class RunInputs:
     @property
     def tests(self) -> TestResults:
         """The tests on the clock of the reported traces, which may start later."""
-        return (
-            self.known.since(self.dropped_slots) if self.dropped_slots else self.known
-        )
+        return self.known.since(self.dropped_slots)
 
     def method_folder(self, method: str) -> Path:
         """Return the folder of ``method``."""
@@ -213,7 +211,7 @@ class FinishedRun:
         """Open the run in ``folder``; ``method`` defaults to the run's own."""
         if _holds_comparison(folder):
             raise DataError(
-                f"{folder}: holds a comparison; name the run of one of its seeds, "
+                f"{folder}: holds a comparison; choose the run of one seed, "
                 f"{folder / 'seed-N'}"
             )
         is_finished = finished(folder)
@@ -231,7 +229,7 @@ class FinishedRun:
         if method not in methods:
             entry(method)
             raise SettingsError(
-                f"{folder}: method={method!r} was not run there, only "
+                f"{folder}: has no results of method={method!r}, only of "
                 f"{', '.join(dict.fromkeys(methods))}: choose one with --method"
             )
         reduced = (folder / REPORTED).is_dir()
@@ -263,7 +261,7 @@ class FinishedRun:
     def tests(self) -> TestResults:
         """The run's tests on the clock of the reported traces."""
         dropped = Traces.load(self.folder / CITY).slots - self.traces.slots
-        return self.known.since(dropped) if dropped else self.known
+        return self.known.since(dropped)
 
     def risks(self) -> Risks:
         """Return the stored risks of the run's own people."""
@@ -272,19 +270,20 @@ class FinishedRun:
         scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: does not hold one score per person")
-        optional = {
-            name: np.array(arrays[name])
-            for name in ("now", "now_tested", "low", "high")
-            if name in arrays
-        }
-        return Risks(np.array(scores), self.known.status, self.traces.names, **optional)
+        more = {name: np.array(arrays[name]) for name in OPTIONAL if name in arrays}
+        return Risks(np.array(scores), self.known.status, self.traces.names, **more)
 
 
 def _resume_hint(folder: Path) -> str:
     parent = folder.resolve().parent
     if _holds_comparison(parent):
         return f"it belongs to the comparison in {parent}: resume that one"
-    return f"resume with: epifalcon run --resume --out {shlex.quote(str(folder))}"
+    return f"resume with: {resume_command(folder)}"
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that continues the run in ``folder``."""
+    return f"epifalcon run --resume --out {shlex.quote(str(folder))}"
 
 
 def _holds_comparison(folder: Path) -> bool:
@@ -421,7 +420,7 @@ class FollowUpResult:
 
     @property
     def row_values(self) -> dict[str, float | None]:
-        """The values and their CPU time."""
+        """Values of a row of the study table, including the CPU seconds."""
         return {**self.values, "follow_up_cpu_seconds": self.cpu_seconds}
 
     def save(self, folder: Path) -> None:

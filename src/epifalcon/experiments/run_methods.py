@@ -271,8 +271,8 @@ def context_of(
     listed, options = entry(name), options or TrainingOptions()
     if listed.is_ceiling and epidemic is None:
         raise SettingsError(
-            f"{name} needs a simulated outbreak: only the tests of these people are "
-            "known"
+            f"{name} needs a simulated outbreak: the true infections of these people "
+            "are unknown"
         )
     rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
     if dropped := inputs.dropped_slots:

@@ -328,7 +328,7 @@ def shrunk_rate(total: Floats, people: Floats) -> Floats:
 def risk_maps(
     regions: Regions, rates: Mapping[str, Floats], people: Floats, label: str
 ) -> Figure:
-    """Draw one map per rate, by title, on one scale: dark low, bright high."""
+    """Draw one map for each title in ``rates``, all with the same colour scale."""
     room = ConstrainedLayoutEngine(h_pad=0.12)
     figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
     panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
@@ -364,23 +364,15 @@ def _draw(
     if regions.outline_km is not None:
         outlines = [regions.outline(region) for region in range(len(regions))]
         shapes = [np.zeros((0, 2)) if one is None else one for one in outlines]
+        without, lived_in = (
+            [shapes[region] for region in np.flatnonzero(chosen)]
+            for chosen in (empty, ~empty)
+        )
         # Stripes: the middle of cividis is grey already.
-        without = PolyCollection(
-            [shapes[region] for region in np.flatnonzero(empty)],
-            facecolors="white",
-            edgecolors=_EMPTY,
-            hatch="/////",
-            linewidths=0.3,
-        )
-        filled = PolyCollection(
-            [shapes[region] for region in np.flatnonzero(~empty)],
-            array=rate[~empty],
-            norm=norm,
-            cmap="cividis",
-            edgecolors="white",
-            linewidths=0.15,
-        )
-        axes.add_collection(without)
+        stripes: Any = {"facecolors": "white", "edgecolors": _EMPTY, "hatch": "/////"}
+        axes.add_collection(PolyCollection(without, linewidths=0.3, **stripes))
+        filled = PolyCollection(lived_in, array=rate[~empty], norm=norm, cmap="cividis")
+        filled.set(edgecolors="white", linewidths=0.15)
         axes.add_collection(filled)
         axes.autoscale_view()
         return filled

@@ -5,6 +5,8 @@ is missing and why.
 """
 
 import json
+import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,7 +138,7 @@ def write_results(
 def write_summary(
     folder: Path, experiment: Experiment, summary: dict[str, Any]
 ) -> None:
-    """Write ``summary.json`` and ``settings.toml``, from which it can be repeated."""
+    """Write ``summary.json``, and ``settings.toml`` for repeating the run."""
     store.replace_text(folder / run_folder.SUMMARY, json_text(summary, indent=2) + "\n")
     store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
@@ -144,18 +146,20 @@ def write_summary(
 def nobody_real(inputs: RunInputs) -> bool:
     """Return True if both traces and outbreak are simulated.
 
-    Only then may a report show where a person was, and when. An imported city has no
-    outbreak settings.
+    Only then may a report show where a person was, and when.
     """
-    settings = inputs.prepared.city_origin.settings
-    return inputs.epidemic is not None and "outbreak" in settings
+    return inputs.epidemic is not None and not _city_is_imported(inputs)
+
+
+def _city_is_imported(inputs: RunInputs) -> bool:
+    """Return True if the traces are not simulated: they have no outbreak settings."""
+    return "outbreak" not in inputs.prepared.city_origin.settings
 
 
 def run_page(results: RunResults) -> Page:
     """Return the whole report of a run."""
     inputs = results.inputs
     prepared = inputs.prepared
-    city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
     table = run_tables.forecast_table(results.outcomes)
     forecast = [table] if table.rows else []
     return Page(
@@ -173,13 +177,43 @@ def run_page(results: RunResults) -> Page:
             Section("Privacy card", _privacy(results)),
             Section("The city", _city(results)),
         ],
-        settings_toml=prepared.experiment.to_toml(),
-        made_by=f"epifalcon run {city}--preset settings.toml "
-        f"--seed {inputs.seed} --out again",
+        settings_toml=_settings_toml(inputs),
+        made_by=_repeat_command(inputs),
         closing="This page is self-contained. In the same folder: figures/ (each plot "
         "as PNG and SVG, its data as CSV), tables/ (CSV), summary.json (all numbers), "
         "settings.toml.",
     )
+
+
+def _settings_toml(inputs: RunInputs) -> str:
+    """Return the settings, without the table of a city that was not simulated."""
+    import tomli_w
+
+    text = inputs.prepared.experiment.to_toml()
+    if not _city_is_imported(inputs):
+        return text
+    tables = tomllib.loads(text)
+    del tables["city"]
+    return tomli_w.dumps(tables)
+
+
+def _repeat_command(inputs: RunInputs) -> str:
+    """Return the command that repeats the run, with settings and tests in its folder.
+
+    Paths are as the user gave them.
+    """
+    words = ["epifalcon", "run"]
+    if (city := inputs.prepared.city_folder) is not None:
+        words += ["--city", str(city)]
+    if inputs.epidemic is None:
+        words += ["--known", str(inputs.folder)]
+    words += ["--preset", str(inputs.folder / run_folder.SETTINGS)]
+    return shlex.join([*words, "--seed", str(inputs.seed), "--out", "again"])
+
+
+def _quoted_folder(results: RunResults) -> str:
+    """Return the folder of the run as the user gave it, for commands in a shell."""
+    return shlex.quote(str(results.inputs.folder))
 
 
 def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
@@ -192,7 +226,8 @@ def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | 
     known = inputs.tests
     eligible = ~known.tested | known.tested.all()
     risk = np.where(eligible, outcome.probability, -1)
-    return explain_person(place, inputs.reported, known, int(np.argmax(risk)))
+    state = explanation.load_state(place)
+    return explain_person(*state, inputs.reported, known, int(np.argmax(risk)))
 
 
 def _explaining(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -385,7 +420,7 @@ def _not_evaluated(results: RunResults) -> Text:
         if results.inputs.epidemic is None
         else "everybody was tested, so nobody is hidden"
     )
-    predict = f"epifalcon predict {results.inputs.folder.name} --out risks.csv"
+    predict = f"epifalcon predict {_quoted_folder(results)} --out risks.csv"
     sentences = [
         f"No method is evaluated, because {why}.",
         (
@@ -408,7 +443,7 @@ def _explanation(results: RunResults) -> list[Part]:
     if (outcome := _explaining(results.outcomes)) is None:
         return []
     method = outcome.method
-    command = f"epifalcon explain {results.inputs.folder.name} PERSON"
+    command = f"epifalcon explain {_quoted_folder(results)} PERSON"
     # Without --method the command takes the run's own method.
     if results.outcomes[0].method != method:
         command += f" --method {method}"
@@ -421,8 +456,8 @@ def _explanation(results: RunResults) -> list[Part]:
         )
         return [Text([note], "note")]
     tested = bool(results.inputs.known.tested.all())
-    who = "any person" if tested else "any person not tested"
-    lead = f"The highest risk of {who} by {entry(method).title}. For other people: "
+    who = "any person" if tested else "an untested person"
+    lead = f"The highest risk that {entry(method).title} gives to {who}. For others: "
     shown = explanation.parts(
         results.explained,
         results.pictures.get("explanation"),
@@ -434,7 +469,7 @@ def _explanation(results: RunResults) -> list[Part]:
 
 def _privacy(results: RunResults) -> list[Part]:
     """Return each method's guarantee, and which methods have none."""
-    run = results.inputs.folder.name
+    run = _quoted_folder(results)
     shown: list[Part] = []
     unprotected = []
     for outcome in results.outcomes:

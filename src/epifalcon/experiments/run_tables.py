@@ -141,7 +141,7 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         if (stated := guarantee(outcome)) is not None:
             rows += stated.channel_rows()
-    return channel_table("Data that left people's devices, and its true epsilon", rows)
+    return channel_table("Released data and its true epsilon", rows)
 
 
 def forecast_table(outcomes: Sequence[Outcome]) -> Table:

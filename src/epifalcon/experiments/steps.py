@@ -213,11 +213,16 @@ def evaluate(
     Returns:
         AUC, DEP, F1, log loss and others; None where a metric is undefined.
     """
+    if not isinstance(truth, GroundTruth):
+        raise DataError(
+            "evaluate takes (risks, truth), that is an array and a GroundTruth, not "
+            f"{type(risks).__name__} and {type(truth).__name__}"
+        )
     held_out, risks = truth.open("evaluation"), np.asarray(risks)
     if risks.ndim != 1 or len(risks) <= held_out.person.max(initial=-1):
         raise DataError(
-            f"risks of shape {risks.shape} must have one number per person, held-out "
-            f"people included: pass what predict_proba() returns"
+            f"risks has shape {risks.shape}, expected one number per person, including "
+            "held-out people: pass the result of predict_proba()"
         )
     return metrics.evaluate(
         risks[held_out.person], held_out.infected, pathogen.extinction_recall, settings

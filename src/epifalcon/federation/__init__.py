@@ -1,1 +1,1 @@
-"""Where models and privacy meet: cohorts, messages, rounds, engines."""
+"""Federated training with privacy: cohorts, messages, rounds, engines."""

@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a training on disk, to resume it bit by bit.
+"""Checkpoints: the complete training state on disk, for bitwise equal resumption.
 
 A checkpoint is a folder with a safetensors file and a manifest that holds its SHA-256.
-Folders appear whole or not at all and are numbered by round; the newest two are stored.
+Folders are written atomically and numbered by round; only the newest two are retained.
 """
 
 import re
@@ -27,12 +27,12 @@ _NAME = re.compile(r"checkpoint-(\d{6,})")
 _TENSORS = "tensors.safetensors"
 _STORED = 2
 _EXACT = ("epifalcon", "torch", "numpy", "numba")
-"""Packages whose versions must be equal: others may round differently."""
+"""Packages whose versions must match the checkpoint's: others may round differently."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state of the engine, and tensors and JSON values of early stopping."""
+    """State of the engine, with the tensors and JSON values of early stopping."""
 
     engine: EngineState
     tensors: dict[str, Tensor]
@@ -40,7 +40,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
-    """Write ``checkpoint`` into ``folder`` beside older ones; drop the oldest."""
+    """Write ``checkpoint`` to ``folder`` and delete all but the newest two."""
     engine = checkpoint.engine
     named = {f"engine/{name}": one for name, one in engine.tensors.items()}
     named |= {f"watcher/{name}": one for name, one in checkpoint.tensors.items()}
@@ -60,20 +60,17 @@ def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
 def newest(
     folder: Path, origin: store.Origin, at_most: int | None = None
 ) -> Checkpoint | None:
-    """Read the newest checkpoint, of at most ``at_most`` rounds; None if missing."""
-    found = [
-        place
-        for place in _listed(folder)
-        if at_most is None or _round(place) <= at_most
-    ]
+    """Read the newest checkpoint up to round ``at_most``; None if there is none."""
+    found = _listed(folder)
+    if at_most is not None:
+        found = [place for place in found if _round(place) <= at_most]
     if not found:
         return None
     try:
         return _read(found[-1], origin)
     except CorruptFileError as error:
-        way = "restart the training"
-        if len(found) > 1:
-            way = f"resume from {found[-2].name}"
+        more = len(found) > 1
+        way = f"resume from {found[-2].name}" if more else "restart the training"
         raise CorruptFileError(f"{error}; delete {found[-1]} to {way}") from None
 
 
@@ -90,9 +87,9 @@ def _read(place: Path, origin: store.Origin) -> Checkpoint:
 
 
 def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
-    """Open the ledger in ``path`` with all that was spent, or a new one.
+    """Open the ledger at ``path`` with its recorded releases, or create a new one.
 
-    Rounds after the checkpoint are repeated with equal noise and may be recorded again.
+    Repeated rounds use equal noise, so recording them again adds no cost.
     """
     if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
         # No file, or a first line cut off by a crash: nothing was released yet.
@@ -105,13 +102,13 @@ def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
 
 
 def record_once(ledger: Ledger, releases: Sequence[Release]) -> None:
-    """Record releases made once; a restarted run releases the same values again."""
+    """Record those ``releases`` that the ledger does not list yet."""
     known = set(ledger.releases)
     ledger.record(*(one for one in releases if one not in known))
 
 
 def verify_folder(place: Path) -> dict[str, Any]:
-    """Verify every file of a folder written by the training; return its manifest."""
+    """Verify the checksums of all files in ``place``; return the manifest."""
     try:
         return store.verify(place)
     except DataError as error:
@@ -121,7 +118,7 @@ def verify_folder(place: Path) -> dict[str, Any]:
 def require_same(
     place: Path, origin: store.Origin, *, exact: bool = True
 ) -> dict[str, Any]:
-    """Raise ``DataError`` for other data, settings or seed (``exact``: versions)."""
+    """Return the manifest; require equal settings, seed and (``exact``) versions."""
     manifest = verify_folder(place)
     for name in _EXACT if exact else ():
         then, now = manifest["versions"].get(name), origin.versions.get(name)
@@ -135,13 +132,13 @@ def require_same(
 
 
 def remove_all(folder: Path) -> None:
-    """Delete every checkpoint, after the training has ended."""
+    """Delete all checkpoints in ``folder``."""
     for place in _listed(folder):
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return the checkpoint folders by round, oldest first."""
+    """Return the checkpoint folders in ascending order of their round."""
     ours = [place for place in folder.iterdir() if _NAME.fullmatch(place.name)]
     return sorted(ours, key=_round)
 
@@ -151,15 +148,13 @@ def _round(place: Path) -> int:
 
 
 def privacy_spent(mode: str, ledger: Ledger) -> dict[str, Any]:
-    """Return the privacy cost for JSON; None for an unbounded epsilon."""
+    """Return the recorded privacy cost as JSON values; an infinite epsilon is None."""
     spent, off = ledger.spent(), mode == "off"
 
     def bounded(value: float) -> float | None:
         return value if np.isfinite(value) else None
 
-    total = {
-        unit: None if off else bounded(value) for unit, value in spent.epsilon().items()
-    }
+    total = {n: None if off else bounded(one) for n, one in spent.epsilon().items()}
     return {
         "mode": mode,
         "epsilon": total,

@@ -1,4 +1,4 @@
-"""Computations of a cohort for its own people, as stateless functions.
+"""Client side of a round: stateless computations on one cohort's people.
 
 A cohort is one person (a phone) or many (a hospital, a telecom company); the
 result of a round does not depend on how people are split into cohorts.
@@ -59,41 +59,35 @@ class Cohort:
     """The people of one client and their local data."""
 
     people: NDArray[np.int64]
-    """(people,) number of each person in the whole city."""
+    """Index of each person in the whole city, (people,)."""
     incidence: Incidence
-    """Their true places, with the city's keys."""
+    """Hypergraph of the places that people visited; edge keys are those of the city."""
     status: NDArray[np.int8]
-    """(people,) 1 tested positive, 0 negative, -1 not tested."""
+    """Test result of each person, (people,): 1 positive, 0 negative, -1 not tested."""
     state: Tensor | None = None
-    """(people, state width) by ``state_of_people``; None without region model."""
+    """Region state of each person, (people, state width); None without region model."""
     pseudo: tuple[Incidence, ...] = ()
-    """Their pseudo places, one record per copy."""
+    """Hypergraphs of the pseudo traces, one per copy."""
 
     def __post_init__(self) -> None:
         same_length(people=self.people, status=self.status)
-        if self.incidence.people != len(self.people):
-            count = self.incidence.people
-            raise DataError(
-                f"the hypergraph has {count} people, expected {len(self.people)}"
-            )
+        count, found = len(self.people), self.incidence.people
+        if found != count:
+            raise DataError(f"the hypergraph has {found} people, expected {count}")
         if not np.isin(self.status, (-1, 0, 1)).all():
             raise DataError("status must be 1, 0 or -1")
-        if self.state is not None and len(self.state) != len(self.people):
-            count = len(self.state)
-            raise DataError(
-                f"region states of {count} people, expected {len(self.people)}"
-            )
+        if self.state is not None and (found := len(self.state)) != count:
+            raise DataError(f"region states of {found} people, expected {count}")
         shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
         for copy in self.pseudo:
-            found = (copy.people, copy.regions, copy.windows)
-            if found != shape:
+            if (other := (copy.people, copy.regions, copy.windows)) != shape:
                 raise DataError(
-                    f"pseudo places have (people, regions, windows) = {found}, "
+                    f"pseudo places have (people, regions, windows) = {other}, "
                     f"expected {shape}"
                 )
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
-        """Return the cohort of some people, by their positions in this one."""
+        """Return the cohort of the given people, by position in this cohort."""
         chosen = np.asarray(people, np.int64)
         return Cohort(
             self.people[chosen],
@@ -105,7 +99,7 @@ class Cohort:
 
     @cached_property
     def claims(self) -> Claims:
-        """Distinct claims of true or pseudo places, ordered by key."""
+        """Distinct (person, place) claims, true or pseudo, ordered by edge key."""
         mine, *others = (
             np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
             for inc in (self.incidence, *self.pseudo)
@@ -118,41 +112,41 @@ class Cohort:
 
     @cached_property
     def claimed(self) -> tuple[EdgeKeys, NDArray[np.int64]]:
-        """The distinct claimed places and the index of the first claim of each."""
+        """Keys of all claimed places, and the index of the first claim of each."""
         place = self.claims.place
         start = np.flatnonzero(np.diff(place, prepend=-1))
         return place[start], start
 
     @cached_property
     def uploads(self) -> NDArray[np.int64]:
-        """(edges,) number of true and pseudo claims at each true edge of the cohort."""
+        """Number of true and pseudo claims at each edge of ``incidence``, (edges,)."""
         return distinct_members(self.incidence, self.pseudo)
 
 
 @dataclass(frozen=True, eq=False)
 class PersonalState:
-    """State of people between rounds; ``rows`` is None for a status input."""
+    """State of people between rounds."""
 
     rows: Tensor | None
-    """(people, width) the free embeddings."""
+    """Trained embeddings, (people, width); None if the test status is the input."""
     moments: Moments | None
     received: Tensor | None = None
-    """(people, width) rows received by the last layer in the last round."""
+    """Rows received by the last layer in the last round, (people, width)."""
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeWeights:
-    """Weights of people at their edges; constant over the run."""
+    """Normalisation weights per person; constant during a run."""
 
     share: Tensor
-    """(people, 1) 1 / deg(u)."""
+    """Inverse degree 1 / deg(u), (people, 1)."""
     self_weight: Tensor
-    """(people, 1) c_u = (1/deg u) sum over e of 1/n_e."""
+    """Weight of a person's own row, c_u = (1/deg u) sum_e 1/n_e, (people, 1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A cohort with the settings, plan and random streams of its run."""
+    """A cohort with the settings, privacy plan and random streams of its run."""
 
     cohort: Cohort
     settings: FalconSettings
@@ -160,7 +154,7 @@ class Client:
     seeds: RunSeeds
 
     def initial_state(self) -> PersonalState:
-        """Return Gaussian initial embeddings, determined by seed and person."""
+        """Return Gaussian initial embeddings, which depend only on seed and person."""
         settings = self.settings
         if settings.input == "status":
             return PersonalState(None, None)
@@ -172,7 +166,7 @@ class Client:
         return PersonalState(rows, Moments.of(rows))
 
     def presence_upload(self) -> PresenceUpload:
-        """Return the number of the cohort's people at each place that it claims."""
+        """Count people at each claimed place, with the noise that the plan sets."""
         cohort, plan = self.cohort, self.plan
         if not plan.is_private:
             size = cohort.incidence.size.astype(np.float64)
@@ -186,7 +180,7 @@ class Client:
         return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
     def edge_weights(self, counts: Floats) -> EdgeWeights:
-        """Return the weights computed from ``counts`` (edges,) at the true edges."""
+        """Compute the weights from ``counts``, people at each true edge, (edges,)."""
         inc, dtype = self.cohort.incidence, self.settings.dtype
         share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
         own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
@@ -199,7 +193,7 @@ class Client:
         parameters: Parameters,
         number: int,
     ) -> tuple[Work, LinearActivations | None]:
-        """Begin a training pass; for a status input also return its linear map."""
+        """Start a training pass; also return the input layer's activations, if any."""
         cohort, settings = self.cohort, self.settings
         masks = [self._dropout(number, layer) for layer in range(settings.layers + 1)]
         entry = masks[0]
@@ -222,7 +216,7 @@ class Client:
     def scoring(
         self, state: PersonalState, edge_weights: EdgeWeights, parameters: Parameters
     ) -> Generator[Exchange, Tensor, Tensor]:
-        """Begin a forward pass with every known status as input and without dropout."""
+        """Start a forward pass with all test results as input and without dropout."""
         rows = state.rows
         if rows is None:
             inputs = status_inputs(self.cohort.status, self.settings.dtype)
@@ -247,13 +241,11 @@ class Client:
         return None if state is None else state.to(self.settings.dtype)
 
     def masked_status(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Return the input status and the target status of a round; disjoint."""
+        """Split the test results of a round at random into inputs and targets."""
         cohort, key = self.cohort, Draw(self.seeds.mask, number).key
-        drawn = dropout_mask(
-            cohort.people, 1, min(self.settings.mask_share, 1 - 2**-32), key
-        )
-        hidden = drawn[:, 0] == 0
-        unknown = np.int8(-1)
+        share = min(self.settings.mask_share, 1 - 2**-32)
+        drawn = dropout_mask(cohort.people, 1, share, key)
+        hidden, unknown = drawn[:, 0] == 0, np.int8(-1)
         shown = np.where(hidden, unknown, cohort.status)
         return shown, np.where(hidden, cohort.status, unknown)
 
@@ -269,10 +261,10 @@ class Client:
     def location_upload(
         self, exchange: Exchange, channel: str, number: int, each_upload: bool = False
     ) -> LocationUpload:
-        """Return the rows at all places that the cohort claims (EmbeddingCal).
+        """Return the upload of one exchange at all claimed places (EmbeddingCal).
 
-        With protection every claim is clipped and noised separately. Claims are then
-        summed per place, except with ``each_upload``.
+        In private modes each claim is clipped and noised separately. Rows are then
+        summed per place unless ``each_upload`` is set.
         """
         cohort, rows = self.cohort, exchange.rows
         sender: NDArray[np.int64] | None = None
@@ -303,7 +295,7 @@ class Client:
         sums: Tensor,
         counts: Floats,
     ) -> Tensor:
-        """Return the row each person receives from the server's sums at ``keys``."""
+        """Compute each person's received row from the server's sums at ``keys``."""
         inc = self.cohort.incidence
         place = inc.places_in(keys)
         people = torch.from_numpy(counts[place]).unsqueeze(1)
@@ -314,15 +306,13 @@ class Client:
     def gradient_upload(
         self, uses: Sequence[LinearActivations], weight: float, number: int
     ) -> GradientUpload:
-        """Sum everybody's gradients, tested or not, clipped and noised by the plan."""
+        """Sum all people's gradients, clipped and noised according to the plan."""
         people, mechanism = self.cohort.people, self.plan.gradient
         if mechanism is None:
             sums = {use.weight: use.weight_gradient() for use in uses}
             sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
             return GradientUpload(number, sums, len(people), weight)
-        tapes = [
-            LinearTape(one.weight, one.inputs, one.outputs, one.bias) for one in uses
-        ]
+        tapes = [LinearTape(u.weight, u.inputs, u.outputs, u.bias) for u in uses]
         terms = self.plan.gradient_terms(number)
         generator = self.seeds.gradient(terms, int(people[0]))
         clipped = clipped_sum(tapes, mechanism.clip)
@@ -333,7 +323,7 @@ class Client:
     def close_round(
         self, state: PersonalState, result: PassResult, closing: EndOfRound
     ) -> PersonalState:
-        """Return people's embeddings after a step of Adam (algorithm 2, line 8)."""
+        """Update people's embeddings by one step of Adam (algorithm 2, line 8)."""
         if state.rows is None or state.moments is None:
             return replace(state, received=result.received)
         gradient = result.row_gradient
@@ -341,26 +331,19 @@ class Client:
             gradient = gradient * entry
         if self.plan.exchange_rules.exchanged:
             gradient = gradient * closing.scale
-        made, moments = adam_step(
-            {"rows": state.rows},
-            {"rows": gradient},
-            {"rows": state.moments},
-            closing.round + 1,
-            self.settings,
-        )
-        rows = made["rows"]
-        if self.plan.step_clip is not None:
-            rows = clip_step(state.rows, rows, self.plan.step_clip)
+        before = {"rows": state.rows}, {"rows": gradient}, {"rows": state.moments}
+        made, moments = adam_step(*before, closing.round + 1, self.settings)
+        rows, clip = made["rows"], self.plan.step_clip
+        if clip is not None:
+            rows = state.rows + clip_rows(rows - state.rows, clip)
         return PersonalState(rows, moments["rows"], result.received)
 
     def probabilities(
         self, parameters: Parameters, received: Tensor | None
     ) -> Probabilities:
-        """Return the scores, (people,), from the rows received by the last layer."""
+        """Compute infection probabilities, (people,), from the last received rows."""
         if received is None:
-            raise SettingsError(
-                "no round has been run yet: train or run a scoring pass first"
-            )
+            raise SettingsError("no round has been run: train or run a scoring pass")
         read = self.plan.exchange_rules.upload.decode(received)
         found = scores(parameters, self.settings.layers, read, self._state)
         return found.double().numpy()
@@ -370,21 +353,16 @@ class Client:
 
 
 def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
-    """Sum the rows from each start to the next."""
+    """Sum consecutive groups of rows; ``start`` is the first index of each group."""
     if not len(start):
         return rows
     return torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
 
 
-def clip_step(before: Tensor, after: Tensor, clip: float) -> Tensor:
-    """Clip each person's change of embedding in a round to L2 norm ``clip``."""
-    return before + clip_rows(after - before, clip)
-
-
 def all_uses(
     result: PassResult, entry: LinearActivations | None
 ) -> tuple[LinearActivations, ...]:
-    """Return the linear maps of a pass, including that of a status input."""
+    """Return the activations of all linear layers of a pass, ``entry`` included."""
     if entry is None:
         return result.uses
     return *result.uses, replace(entry, outputs=entry.outputs * result.row_gradient)

@@ -16,18 +16,18 @@ from epifalcon.types import Floats, Mask, Plain, Probabilities
 
 @dataclass(frozen=True)
 class ValidationCheck:
-    """One check of the validation people during training."""
+    """Metrics of one evaluation of the validation people during training."""
 
     round: int
-    """Rounds done."""
+    """Number of completed rounds."""
     loss: float
     """Training loss; NaN if sites do not send it."""
     auc: float
-    """AUC of the people whose results select the round; NaN for one class."""
+    """AUC of the people whose results select the round; NaN if one class is missing."""
     epsilon: float
-    """Epsilon of a person so far; infinite without noise."""
+    """Epsilon spent per person so far; infinite without noise."""
     log_loss: float
-    """Log loss of the same people; NaN without any."""
+    """Log loss of the people whose results select the round; NaN if there are none."""
 
     @classmethod
     def at(
@@ -38,25 +38,23 @@ class ValidationCheck:
         infected: Mask,
         epsilon: float = math.inf,
     ) -> "ValidationCheck":
-        """Evaluate ``risks`` (people,) of the people whose results select the round."""
+        """Evaluate ``risks``, (people,), of those whose results select the round."""
         log_loss = float(log_losses(risks, infected).mean()) if len(risks) else math.nan
         auc = area_under_curve(risks, infected)
         return cls(round_number, loss, auc, epsilon, log_loss)
 
     @property
     def progress_text(self) -> str:
-        """Short text for a progress bar."""
+        """Short description for a progress bar."""
         figures = (("loss", self.loss), ("AUC", self.auc))
-        words = [
-            f"{name} {value:.3f}" for name, value in figures if not math.isnan(value)
-        ]
+        words = [f"{name} {one:.3f}" for name, one in figures if not math.isnan(one)]
         if math.isfinite(self.epsilon):
             words.append(f"ε {self.epsilon:.3g}")
         return ", ".join(words)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "ValidationCheck":
-        """Build a check from JSON, which has neither infinity nor NaN."""
+        """Build a check from JSON values, in which None stands for NaN or infinity."""
         missing = {name: math.nan for name, value in values.items() if value is None}
         if "epsilon" in missing:
             missing["epsilon"] = math.inf
@@ -67,7 +65,7 @@ Watch = Callable[[ValidationCheck], None]
 
 
 class EarlyStopping:
-    """Selects the best round and ends training after ``patience`` worse checks.
+    """Select the best round; stop after ``patience`` checks without improvement.
 
     The best check has the lowest log loss or, if test people select the round, the
     highest AUC. If validation results must not be released, or there are none, the
@@ -76,7 +74,7 @@ class EarlyStopping:
 
     checks: list[ValidationCheck]
     best: ValidationCheck | None
-    """None before the first check."""
+    """Best check so far; None before the first check."""
 
     def __init__(self, stopping: StoppingSettings, privacy: PrivacySettings) -> None:
         self._stopping = stopping
@@ -107,11 +105,11 @@ class EarlyStopping:
 
     @property
     def ended(self) -> bool:
-        """True after ``patience`` checks without improvement."""
+        """True if the last ``patience`` checks brought no improvement."""
         return self._since >= self._stopping.patience
 
     def as_plain(self) -> Plain:
-        """Return the state for a checkpoint, as JSON values."""
+        """Return the state as JSON values, for a checkpoint."""
         return {
             "looks": [asdict(check) for check in self.checks],
             "since": self._since,
@@ -119,7 +117,7 @@ class EarlyStopping:
         }
 
     def restore(self, values: Plain) -> None:
-        """Continue from what ``as_plain`` returned."""
+        """Restore the state returned by ``as_plain``."""
         self.checks = [ValidationCheck.of(one) for one in values["looks"]]
         self._since = values["since"]
         self.best = None if values["best"] is None else self.checks[values["best"]]
@@ -128,13 +126,13 @@ class EarlyStopping:
 def running_log_odds(
     held: Floats | None, risks: Probabilities, memory: float
 ) -> Floats:
-    """Update each person's running mean of log odds; ``memory`` weighs earlier ones."""
+    """Update each person's running mean of log odds, smoothed by factor ``memory``."""
     now: Floats = logit(np.clip(risks, 1e-9, 1 - 1e-9))
     return now if held is None else memory * held + (1 - memory) * now
 
 
 def area_under_curve(risks: Probabilities, infected: Mask) -> float:
-    """Return the AUC, ties counting half; NaN if one class is missing."""
+    """Return the AUC, counting ties as one half; NaN if one class is missing."""
     positive = int(infected.sum())
     pairs = positive * (len(infected) - positive)
     if not pairs:

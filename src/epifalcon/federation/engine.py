@@ -1,8 +1,8 @@
-"""Train in one process: the fast engine, and the loop that trains any engine.
+"""In-process training: the vectorised engine, and the training loop of all engines.
 
-The engine computes the effect of all messages without creating them: one fused product
-replaces uploads and replies, and one Gaussian per group of edges replaces one per
-upload. The joint distribution of everything that people receive is the same.
+The engine computes the result of all messages without creating them: one fused product
+replaces uploads and replies, and one Gaussian draw per group of edges replaces one draw
+per upload. The joint distribution of all rows that people receive is the same.
 """
 
 from collections.abc import Callable, Generator
@@ -43,17 +43,17 @@ _KINDS = ("upload", "return", "scoring")
 
 @dataclass(frozen=True, eq=False)
 class EngineState:
-    """Everything that a run needs to resume bit by bit, as plain tensors."""
+    """State from which a run resumes with bitwise equal results."""
 
     round: int
-    """Rounds done."""
+    """Number of completed rounds."""
     tensors: dict[str, Tensor]
     ledger_head: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """Result of one round."""
+    """Loss and duration of one round."""
 
     round: int
     loss: float
@@ -62,16 +62,16 @@ class RoundReport:
 
 
 class Rounds(Protocol):
-    """Federated rounds, in one process or over sites."""
+    """Interface of an engine that runs rounds, in one process or over sites."""
 
     settings: FalconSettings
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
 
     def step(self) -> float:
-        """Record the receipts, run one round and return its mean loss."""
+        """Record the receipts of one round, run it and return the mean loss."""
 
 
 def train(
@@ -79,7 +79,7 @@ def train(
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
 ) -> list[RoundReport]:
-    """Run up to ``rounds`` rounds; ``watch`` ends the training by returning True."""
+    """Train up to round ``rounds``; stop early if ``watch`` returns True."""
     last = engine.settings.rounds if rounds is None else rounds
     whole(0, rounds=last)
     reports: list[RoundReport] = []
@@ -94,7 +94,7 @@ def train(
 
 
 def require_loss(loss: float, weight: float, number: int) -> float:
-    """Return the mean loss; raise ``DataError`` where it is not finite."""
+    """Return ``loss / weight``; raise ``DataError`` if it is not finite."""
     mean = loss / weight if weight else 0.0
     require_finite("the loss", torch.tensor(mean), number)
     return mean
@@ -103,7 +103,7 @@ def require_loss(loss: float, weight: float, number: int) -> float:
 def advance(
     work: Generator[Exchange, Tensor, T], sent: Tensor | None
 ) -> tuple[Exchange | None, T | None]:
-    """Run a pass up to its next exchange, or to its result."""
+    """Advance a pass; return its next exchange, or None and the final result."""
     try:
         return (next(work) if sent is None else work.send(sent)), None
     except StopIteration as stop:
@@ -113,7 +113,7 @@ def advance(
 def run_pass(
     work: Generator[Exchange, Tensor, T], carry: Callable[[Exchange], Tensor]
 ) -> T:
-    """Run a pass to its result; ``carry`` performs every exchange."""
+    """Run a pass to its end and return its result; ``carry`` performs each exchange."""
     exchange, result = advance(work, None)
     while exchange is not None:
         exchange, result = advance(work, carry(exchange))
@@ -121,7 +121,7 @@ def run_pass(
 
 
 def pack_model(model: Model) -> dict[str, Tensor]:
-    """Return the parameters and their moments by name."""
+    """Return the parameters and their Adam moments as tensors by name."""
     tensors = {f"parameter/{name}": one for name, one in model.parameters.items()}
     for name, moments in model.moments.items():
         tensors[f"first/{name}"] = moments.first
@@ -130,7 +130,7 @@ def pack_model(model: Model) -> dict[str, Tensor]:
 
 
 def unpack_model(tensors: dict[str, Tensor]) -> Model:
-    """Return what ``pack_model`` packed."""
+    """Rebuild the model from the tensors of ``pack_model``."""
     parameters, first, second = (
         tensors_under(tensors, f"{part}/") for part in ("parameter", "first", "second")
     )
@@ -139,7 +139,7 @@ def unpack_model(tensors: dict[str, Tensor]) -> Model:
 
 
 def pack_state(state: PersonalState) -> dict[str, Tensor]:
-    """Return people's embeddings, moments and received rows by name."""
+    """Return people's embeddings, Adam moments and received rows as tensors by name."""
     tensors = {}
     if state.rows is not None and state.moments is not None:
         tensors["home/rows"] = state.rows
@@ -151,7 +151,7 @@ def pack_state(state: PersonalState) -> dict[str, Tensor]:
 
 
 def unpack_state(tensors: dict[str, Tensor]) -> PersonalState:
-    """Return what ``pack_state`` packed."""
+    """Rebuild people's state from the tensors of ``pack_state``."""
     found = tensors_under(tensors, "home/")
     moments = None
     if "rows" in found:
@@ -173,7 +173,7 @@ def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
-    """Record the receipts of a scoring pass; nothing in mode ``off``."""
+    """Record the receipts of a scoring pass; mode ``off`` has none."""
     if plan.is_private:
         opening = () if number else plan.opening()
         ledger.record(*opening, *plan.scoring_receipts(number))
@@ -181,22 +181,22 @@ def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class EdgeExchange:
-    """Carries rows from people to edges and back, with the noise of all uploads."""
+    """Propagates rows from people to edges and back, with the noise of all uploads."""
 
     operator: FusedOperator
     sigma: EdgeSums | None
-    """Standard deviation of the noise on sums of groups, and on what a person
-    receives from edges of its own; None for no noise."""
+    """Standard deviation of the noise summed over each group of merged edges, and
+    over the edges in which a person was alone; None for no noise."""
     layers: int
     one_value: bool = False
-    """Whether all columns of an edge share one noise value, and only uploads after
+    """If True, all columns of an edge share one noise value, and only uploads after
     round 0 have noise, as in the authors' program."""
 
     @classmethod
     def of(
         cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan
     ) -> "EdgeExchange":
-        """Build the exchange; ``counts`` (edges,) is None for true counts."""
+        """Build the exchange; ``counts``, (edges,), is None for exact counts."""
         operator, upload = FusedOperator.of(cohort.incidence, counts), plan.upload
         if upload is None or upload.sigma <= 0:
             return cls(operator, None, plan.layers)
@@ -205,10 +205,8 @@ class EdgeExchange:
         uploads = cohort.uploads
         squared = 1 / uploads if upload.one_value else uploads / operator.counts**2
         variance = operator.sum_edges(squared)
-        sigma = EdgeSums(
-            upload.sigma * np.sqrt(variance.group),
-            upload.sigma * np.sqrt(variance.person),
-        )
+        group, person = np.sqrt(variance.group), np.sqrt(variance.person)
+        sigma = EdgeSums(upload.sigma * group, upload.sigma * person)
         return cls(operator, sigma, plan.layers, upload.one_value)
 
     def carry(
@@ -216,7 +214,7 @@ class EdgeExchange:
     ) -> Tensor:
         """Return the rows that people receive, (people, width).
 
-        ``kind`` is that of the pass: upload, return or scoring.
+        ``kind`` (upload, return or scoring) selects the noise stream.
         """
         require_rows(exchange.rows, self.operator.people, "people")
         rows, noise = view(exchange.rows), None
@@ -239,7 +237,7 @@ class EdgeExchange:
 
 
 class VectorisedEngine:
-    """Trains all people of ``cohort`` as one batch of tensors, without uploads."""
+    """Engine that trains all people of ``cohort`` as one batch, without messages."""
 
     def __init__(
         self,
@@ -264,19 +262,17 @@ class VectorisedEngine:
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
         return self._round
 
     def step(self) -> float:
-        """Run one round and return its mean loss (see ``Rounds.step``)."""
+        """Record the receipts of one round, run it and return the mean loss."""
         number, settings, client = self._round, self.settings, self._client
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
         edge_exchange, edge_weights = self._open()
-        parameters = self._model.parameters
-        work, entry = client.training(
-            self._people_state, edge_weights, parameters, number
-        )
+        state, parameters = self._people_state, self._model.parameters
+        work, entry = client.training(state, edge_weights, parameters, number)
         if self._sampling is not None:
             self._sampling.broadcast(number, parameters)
         result = run_pass(work, lambda one: self._carry(edge_exchange, one, one.kind))
@@ -291,46 +287,43 @@ class VectorisedEngine:
             sigma *= settings.learning_rate_at(number + 1)
             source = client.seeds.gradient(self.plan.gradient_terms(number), 0)
             model = server.noised(model, sigma, source)
-        self._people_state = client.close_round(self._people_state, result, closing)
+        self._people_state = client.close_round(state, result, closing)
         self._model, self._round = model, number + 1
         return loss
 
     def scores(self, fresh: bool | None = None) -> Probabilities:
-        """Return the probability of infection of everybody, (people,).
+        """Return each person's probability of having been infected, (people,).
 
-        ``fresh`` runs a forward pass, an additional release; otherwise rows received
-        last are used. Default: fresh in mode ``off`` and before the first round.
+        If ``fresh``, run a forward pass, which is an additional release; otherwise use
+        the rows received last. Default: True in mode ``off`` or before any round.
         """
         if fresh is None:
             fresh = not self.plan.is_private or self._round == 0
-        received = self._score_pass() if fresh else self._people_state.received
-        return self._client.probabilities(self._model.parameters, received)
-
-    def _score_pass(self) -> Tensor:
-        record_scoring(self.ledger, self.plan, self._round)
-        edge_exchange, edge_weights = self._open()
-        work = self._client.scoring(
-            self._people_state, edge_weights, self._model.parameters
-        )
-        return run_pass(work, lambda one: self._carry(edge_exchange, one, "scoring"))
+        state, parameters = self._people_state, self._model.parameters
+        received = state.received
+        if fresh:
+            record_scoring(self.ledger, self.plan, self._round)
+            edges, edge_weights = self._open()
+            work = self._client.scoring(state, edge_weights, parameters)
+            received = run_pass(work, lambda one: self._carry(edges, one, "scoring"))
+        return self._client.probabilities(parameters, received)
 
     def _carry(
         self, edge_exchange: EdgeExchange, exchange: Exchange, kind: str
     ) -> Tensor:
-        came = edge_exchange.carry(
-            exchange, self._client.seeds.noise, kind, self._round
-        )
+        noise = self._client.seeds.noise
+        came = edge_exchange.carry(exchange, noise, kind, self._round)
         if self._sampling is not None:
             self._sampling.uploads(exchange, self._round, kind)
         return came
 
     def state(self) -> EngineState:
-        """Return the state for a checkpoint; its tensors are never modified."""
+        """Return the state for a checkpoint; later rounds do not modify its tensors."""
         tensors = pack_model(self._model) | pack_state(self._people_state)
         return EngineState(self._round, tensors, self.ledger.head)
 
     def restore(self, state: EngineState) -> None:
-        """Continue from ``state``, taken from an engine with equal arguments."""
+        """Restore ``state``, which an engine with equal arguments returned."""
         require_like(state.tensors, self.state().tensors)
         owned = {name: one.clone() for name, one in state.tensors.items()}
         self._model, self._people_state = unpack_model(owned), unpack_state(owned)
@@ -348,7 +341,7 @@ class VectorisedEngine:
         return self._opened
 
     def _counts(self) -> Floats | None:
-        """Return counts at the true edges, (edges,), with the noise of all claims."""
+        """Return noised people counts at true edges, (edges,); None for exact ones."""
         if self.plan.presence is None:
             return None
         cohort = self._client.cohort
@@ -359,7 +352,7 @@ class VectorisedEngine:
 
 
 def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:
-    """Raise ``SettingsError`` if the plan is for other people or another model."""
+    """Raise ``SettingsError`` if the plan does not fit the cohort or the model."""
     if plan.layers != settings.layers:
         raise SettingsError(f"layers={settings.layers}, the plan has {plan.layers}")
     if not plan.is_private:

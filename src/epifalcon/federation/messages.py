@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import safetensors.numpy
@@ -32,15 +32,14 @@ from epifalcon.settings import convert, plain
 from epifalcon.types import Floats, Mask, Plain
 
 PROTOCOL = 6
-"""Version of the protocol; both sides must use the same."""
+"""Version of the message protocol; server and sites must use the same version."""
 ERROR = "error"
-"""Key of an answer: why a site could not handle a request, without any data."""
+"""Key in an answer: why the site could not handle the request, without any data."""
 SECONDS = "seconds"
-"""Key of an answer: computing time of the site."""
+"""Key in an answer: computing time of the site in seconds."""
 _MAX_HEADER_BYTES = 2**20
 _LENGTH_BYTES = 8
 _TYPES = (torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8)
-_ANY_NUMBER = 1e300
 
 
 # Envelope: bytes with a header.
@@ -48,17 +47,17 @@ _ANY_NUMBER = 1e300
 
 @dataclass(frozen=True)
 class MessageHeader:
-    """Which step of which run a message belongs to."""
+    """Run, site, round and phase of a message."""
 
     run: str
     site: str
-    """Name of the site, in requests and in answers."""
+    """Name of the site that receives the request or sends the answer."""
     round: int
     phase: str
     protocol: int = PROTOCOL
 
     def require(self, expected: "MessageHeader") -> None:
-        """Raise ``DataError`` naming the first field that differs."""
+        """Raise ``DataError`` for the first field that differs from ``expected``."""
         for name, value in vars(expected).items():
             if (found := getattr(self, name)) != value:
                 raise DataError(f"{name} is {found!r}, expected {value!r}")
@@ -66,7 +65,7 @@ class MessageHeader:
 
 @dataclass(frozen=True, eq=False)
 class Packet:
-    """The decoded bytes of one message: header, tensors by name, JSON values."""
+    """A decoded message: header, tensors by name and JSON values."""
 
     header: MessageHeader
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -75,13 +74,11 @@ class Packet:
 
 def pack(packet: Packet) -> bytes:
     """Encode a message as bytes."""
-    arrays = {}
-    for name, tensor in packet.tensors.items():
-        if tensor.dtype not in _TYPES:
-            raise DataError(
-                f"{name} has dtype {tensor.dtype}, which messages cannot hold"
-            )
-        arrays[name] = tensor.detach().contiguous().numpy()
+    _require_types(packet.tensors)
+    arrays = {
+        name: tensor.detach().contiguous().numpy()
+        for name, tensor in packet.tensors.items()
+    }
     metadata = {
         "heading": json.dumps(vars(packet.header)),
         "values": json.dumps(packet.values, allow_nan=False),
@@ -90,27 +87,29 @@ def pack(packet: Packet) -> bytes:
 
 
 def unpack(data: bytes) -> Packet:
-    """Decode what ``pack`` made; anything else is a ``DataError``."""
+    """Decode the bytes of ``pack``; raise ``DataError`` if they are invalid."""
     header, values = _decode_head(data)
     try:
         tensors = safetensors.torch.load(data)
     except SafetensorError as error:
         raise DataError(f"not a message: {error}") from None
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _TYPES:
-            raise DataError(
-                f"{name} has dtype {tensor.dtype}, which messages cannot hold"
-            )
+    _require_types(tensors)
     return Packet(header, tensors, values)
 
 
+def _require_types(tensors: Mapping[str, Tensor]) -> None:
+    for name, one in tensors.items():
+        if one.dtype not in _TYPES:
+            raise DataError(f"{name} has dtype {one.dtype}, which messages cannot hold")
+
+
 def header_of(data: bytes) -> MessageHeader:
-    """Decode the header alone, without reading the tensors."""
+    """Decode only the header, without the tensors."""
     return _decode_head(data)[0]
 
 
 def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
-    """Decode the metadata, which ``safetensors.torch.load`` does not return."""
+    """Decode header and JSON values from the safetensors metadata."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > min(len(data) - _LENGTH_BYTES, _MAX_HEADER_BYTES):
         raise DataError(f"not a message: its header has {length:,} bytes")
@@ -129,25 +128,29 @@ def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
 # Records: typed messages and their encoding.
 
 
+@dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A message whose fields are encoded by their types.
+    """Base class of messages; each field is encoded according to its type.
 
     ``Tensor`` and array fields become tensors of that name, ``dict[str, Tensor]``
-    fields tensors named ``field/key``, all others JSON values, as in settings
-    (``settings.convert``). Fields that are None are omitted.
+    fields tensors named ``field/key``, all others JSON values, converted as in
+    ``settings.convert``. Fields that are None are omitted. Subclasses are dataclasses.
     """
 
     phase: ClassVar[str] = ""
-    """Name of a request in headers; empty for answers."""
+    """Phase of a request, as in its header; empty for answers."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
     @property
     def full_phase(self) -> str:
-        """Phase in headers; distinguishes several requests of a kind in a round."""
+        """Phase in the header, unique among the requests of a round."""
         return self.phase
 
     def encode(self, header: MessageHeader, seconds: float | None = None) -> Packet:
-        """Encode the record, with the computing time of an answer."""
+        """Encode the record; ``seconds`` is the computing time of an answer."""
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {} if seconds is None else {SECONDS: seconds}
         for name, hint in _hints(type(self)).items():
@@ -167,7 +170,7 @@ class Record:
 
     @classmethod
     def decode(cls, packet: Packet) -> Self:
-        """Read the record; a missing or mistyped field is a ``DataError``."""
+        """Decode the record; raise ``DataError`` if a field is missing or invalid."""
         given: dict[str, Any] = {}
         for name, hint in _hints(cls).items():
             kind = _tensor_kind(hint)
@@ -192,7 +195,7 @@ def _hints(record: type[Record]) -> dict[str, Any]:
 
 
 def _tensor_kind(hint: Any) -> Any:  # noqa: ANN401
-    """Return ``Tensor``, ``dict`` of tensors, a NumPy type, or None for JSON values."""
+    """Classify a type hint: ``Tensor``, ``dict``, a NumPy type, or None for JSON."""
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     for one in typing.get_args(hint) if union else (hint,):
         if one is Tensor:
@@ -219,17 +222,15 @@ def _read_value(name: str, found: Any, hint: Any) -> Any:  # noqa: ANN401
         made = convert(hint, found, name)
     except SettingsError as error:
         raise DataError(f"{name} is invalid: {str(error)[:200]}") from None
-    if isinstance(made, float) and not abs(made) < _ANY_NUMBER:
+    if isinstance(made, float) and not abs(made) < 1e300:
         raise DataError(f"{name}={made} is not a finite number")
     return made
 
 
-@dataclass(frozen=True, eq=False)
 class Done(Record):
     """Site to server: the request was carried out."""
 
 
-@dataclass(frozen=True, eq=False)
 class Hello(Record):
     """Server to site: invitation to a run."""
 
@@ -240,7 +241,6 @@ class Hello(Record):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class SiteFacts(Record):
     """Site to server: number of people, regions and clock."""
 
@@ -251,28 +251,25 @@ class SiteFacts(Record):
 
     @property
     def city(self) -> Plain:
-        """Return the fields that must be equal for all sites of a run."""
+        """Fields that must be equal at all sites of a run."""
         return {name: one for name, one in vars(self).items() if name != "people"}
 
 
-@dataclass(frozen=True, eq=False)
 class Count(Record):
-    """Server to site: compute the counts; ``first`` numbers the site's first person."""
+    """Server to site: request counts; ``first`` is the index of its first person."""
 
     phase = "count"
     first: int
     people: int | None = None
-    """Number of people of all sites; Falcon Field only."""
+    """Number of people at all sites; Falcon Field only."""
 
 
-@dataclass(frozen=True, eq=False)
 class TalliesReply(Record):
     """Site to server: tallies by name (``preparation.pack_tally``)."""
 
     tally: dict[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
 class States(Record):
     """Server to site: region states, (1 + folds, regions, days, width)."""
 
@@ -280,9 +277,8 @@ class States(Record):
     states: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
 class Prepare(Record):
-    """Server to site: public sums and scaling; restore the state of ``round``."""
+    """Server to site: public sums and scaling, and the ``round`` to restore."""
 
     phase = "prepare"
     round: int
@@ -291,34 +287,31 @@ class Prepare(Record):
     factor: NDArray[np.float32] | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class PresenceRequest(Record):
-    """Server to site: request the claimed places. Answer: PresenceUpload."""
+    """Server to site: request counts at claimed places. Answer: PresenceUpload."""
 
     phase = "presence"
 
 
-@dataclass(frozen=True, eq=False)
 class CountsMessage(Record):
-    """Server to site: people at each of its places (see ``PresenceRequest``)."""
+    """Server to site: number of people of all sites at each place that it claims."""
 
     phase = "totals"
     counts: Floats
     shared: Mask
-    """True where other sites claim the place too."""
+    """True for places that other sites claim too."""
 
 
 @dataclass(frozen=True)
 class EndOfRound:
-    """Server to all: the factor by which the sums of the round were multiplied."""
+    """Server to all: end of a round, with the scale of its gradient sums."""
 
     round: int
     scale: float
 
 
-@dataclass(frozen=True, eq=False)
 class RoundRequest(Record):
-    """Server to site: a request with the closing of the site's previous round."""
+    """Server to site: a request that also ends the site's previous round."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     closing: EndOfRound | None = None
@@ -326,23 +319,20 @@ class RoundRequest(Record):
     """Round of the best validation result so far."""
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(RoundRequest):
-    """Begin a training pass. Answer: LocationUpload."""
+    """Server to site: start a training pass. Answer: LocationUpload."""
 
     phase = "begin"
 
 
-@dataclass(frozen=True, eq=False)
 class BeginScoring(RoundRequest):
-    """Begin a scoring pass. Answer: LocationUpload."""
+    """Server to site: start a scoring pass. Answer: LocationUpload."""
 
     phase = "begin scoring"
 
 
-@dataclass(frozen=True, eq=False)
 class Reply(Record):
-    """Server to site: sums at the places of its last upload."""
+    """Server to site: sums over all sites at the places of its last upload."""
 
     phase = "reply"
     channel: str
@@ -353,15 +343,13 @@ class Reply(Record):
         return f"{self.phase} {self.channel}"
 
 
-@dataclass(frozen=True, eq=False)
 class ValidationRequest(RoundRequest):
-    """Score the validation people, by the last scoring pass if ``fresh``."""
+    """Server to site: score validation people, after a scoring pass if ``fresh``."""
 
     phase = "validate"
     fresh: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class ValidationScores(Record):
     """Site to server: scores and results of validation people, sorted by score."""
 
@@ -370,35 +358,31 @@ class ValidationScores(Record):
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or self.scores.shape != self.infected.shape:
-            raise DataError(
-                f"{self.scores.shape} scores for {self.infected.shape} results"
-            )
+            scores, infected = self.scores.shape, self.infected.shape
+            raise DataError(f"{scores} scores for {infected} results")
 
 
-@dataclass(frozen=True, eq=False)
 class CheckpointRequest(RoundRequest):
-    """Write a checkpoint of this round. Answer: Done."""
+    """Server to site: write a checkpoint of this round. Answer: Done."""
 
     phase = "checkpoint"
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(RoundRequest):
-    """Write everybody's risk to the site's folder; send them if ``scores``."""
+    """Server to site: write all risks to the site's folder; send them if ``scores``."""
 
     phase = "finish"
     fresh: bool = False
     scores: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class ScoresReply(Record):
-    """Site to server: everybody's risk, if requested and allowed by the site."""
+    """Site to server: risks of its people, if requested and allowed by its policy."""
 
     scores: Floats | None = None
 
     def require(self, people: int) -> Floats | None:
-        """Return the risks; require shape ``(people,)`` and values from 0 to 1."""
+        """Return the risks; require shape (people,) and values from 0 to 1."""
         found = self.scores
         if found is None:
             return None
@@ -417,9 +401,8 @@ class Broadcast:
     parameters: dict[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
 class PresenceUpload(Record):
-    """Cohort to server, once: number of people at each key, with or without noise."""
+    """Cohort to server: number of people at each claimed place, exact or noised."""
 
     keys: EdgeKeys
     counts: Floats
@@ -429,31 +412,28 @@ class PresenceUpload(Record):
         same_length(keys=self.keys, counts=self.counts)
 
 
-@dataclass(frozen=True, eq=False)
 class LocationUpload(Record):
-    """Cohort to server: a sum for each key or, with ``person``, a row per upload."""
+    """Cohort to server: one sum per edge, or one row per person and edge."""
 
     round: int
     channel: str
     keys: EdgeKeys
-    """(uploads,) ascending, so that their order reveals nothing else."""
+    """Edge keys, (uploads,), ascending, so that their order reveals nothing else."""
     rows: Tensor
-    """(uploads, width)"""
+    """Uploaded rows, (uploads, width)."""
     person: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         _require_keys(self.keys, distinct=self.person is None)
         if self.rows.ndim != 2 or len(self.rows) != len(self.keys):
             shape = tuple(self.rows.shape)
-            raise DataError(
-                f"{self.channel}: rows have shape {shape} for {len(self.keys)} keys"
-            )
+            what = f"{self.channel}: rows have shape {shape}"
+            raise DataError(f"{what} for {len(self.keys)} keys")
         require_finite(self.channel, self.rows, self.round)
 
 
-@dataclass(frozen=True, eq=False)
 class GradientUpload(Record):
-    """Cohort to server: its people's gradients, added up by parameter name."""
+    """Cohort to server: sums of its people's gradients, by parameter name."""
 
     round: int
     gradients: dict[str, Tensor]
@@ -461,11 +441,11 @@ class GradientUpload(Record):
     weight: float | None
     """Sum of the weights in the loss; None if it must not be sent."""
     loss: float | None = None
-    """Sum of the losses; None like ``weight``."""
+    """Sum of the losses; None if it must not be sent."""
 
 
 def require_finite(what: str, values: Tensor, number: int) -> None:
-    """Raise ``DataError`` if ``values`` of round ``number`` hold NaN or infinity."""
+    """Raise ``DataError`` if ``values`` contain NaN or infinity."""
     # NumPy's check is ten times faster than torch's.
     if not np.isfinite(values.numpy()).all():
         raise DataError(

@@ -1,13 +1,12 @@
-"""Preparation of training data at a site: validation split, tallies, region states.
+"""Training data of a site: validation split, tallies, region states, pseudo traces.
 
 Validation people, folds and the group of the mobility model depend only on the seed and
-the person's number, so they do not depend on how people are split into sites; one
-process is one site with everybody. Totals over all people are sums of the sites'
-tallies. They are sent without noise, and the ledger lists each as an unprotected
-release.
+the person's index, not on how people are split into sites; in-process training uses one
+site with everybody. Totals over all people are sums of the sites' tallies. They are
+sent without noise, and the ledger lists each as an unprotected release.
 
-A person's own test never enters features it is trained on: tests of validation people
-are not used, and the region states of a tested person exclude the cases of its fold.
+A person's own test never enters the features used for its training: tests of validation
+people are not used, and a tested person's region states exclude the cases of its fold.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,12 +54,12 @@ from epifalcon.privacy.pseudo_generators import generate
 from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Mask, PersonIds
+from epifalcon.types import Additive, Floats, Mask, PersonIds
 
 _LEAST_SPREAD = 1e-6
 _CSR = ("data", "indices", "indptr")
 _SPARSE = ("between", "joint")
-"""Fields of tallies that are sparse tables."""
+"""Tally fields that are sparse matrices."""
 _PARTS: dict[str, Any] = {
     "flows": Flows,
     "cases": CaseTally,
@@ -69,22 +68,22 @@ _PARTS: dict[str, Any] = {
 }
 _PUBLIC = ("mobility", "reported")
 FEATURES = "features"
-"""Kind and folder of stored region states."""
+"""Folder name and record kind of stored region states."""
 
 
 def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
-    """Return the hypergraph of ``traces`` with the model's windows."""
+    """Build the hypergraph of ``traces`` with the model's window length."""
     return Incidence.of(traces, window_slots=settings.model.window_slots)
 
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """Traces and tests of the people of one site, or of everybody."""
+    """Traces and tests of the people of one site."""
 
     traces: Traces
     known: TestResults
     first: int = 0
-    """Index of the first person in the whole city; the others follow."""
+    """Index of the site's first person in the city; the others are consecutive."""
 
     def __post_init__(self) -> None:
         tested, people = self.known.people, self.traces.people
@@ -104,16 +103,15 @@ class SiteData:
 
     @property
     def people(self) -> NDArray[np.int64]:
-        """(people,) indices in the whole city."""
+        """Index of each person in the whole city, (people,)."""
         return self.first + np.arange(self.traces.people, dtype=np.int64)
 
 
 def split_sites(traces: Traces, known: TestResults, sites: int) -> list[SiteData]:
-    """Split people into ``sites`` sites of nearly equal size, in their order."""
+    """Split people into ``sites`` consecutive groups of nearly equal size."""
     if not 1 <= sites <= traces.people:
-        raise SettingsError(
-            f"sites={sites} must be from 1 to {traces.people:,} (people)"
-        )
+        most = f"{traces.people:,} (people)"
+        raise SettingsError(f"sites={sites} must be from 1 to {most}")
     sites_data = []
     for people in np.array_split(np.arange(traces.people), sites):
         first, end = int(people[0]), int(people[-1]) + 1
@@ -132,24 +130,24 @@ def split_sites(traces: Traces, known: TestResults, sites: int) -> list[SiteData
 
 @dataclass(frozen=True, eq=False)
 class ValidationSplit:
-    """Validation people, folds of the other tested people, and a group of people."""
+    """Validation people, folds of other tested people, group of the mobility model."""
 
     held_back: PersonIds
-    """Positions of the validation people at the site, ascending."""
+    """Indices of the validation people within the site, ascending."""
     training: TestResults
-    """The tests of all other people."""
+    """Tests of all people except the validation people."""
     fold: NDArray[np.int64]
-    """(people,) fold of each tested person in ``training``, else -1."""
+    """Fold of each tested person in ``training``, -1 for all others, (people,)."""
     mobility_group: NDArray[np.int64] | None = None
-    """Positions of the people on whom the mobility model is fitted; None for all."""
+    """Indices of the people used to fit the mobility model; None for all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """People of a site whose results select the round: (people,) each."""
+    """People of a site whose results select the best round."""
 
     people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
-    """Positions at the site."""
+    """Indices within the site, (people,)."""
     infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
@@ -158,8 +156,8 @@ def validation_split(
 ) -> ValidationSplit:
     """Draw validation people, folds and the group of the mobility model.
 
-    Each draw is determined by seed and person, whatever the split into sites. Nobody
-    is held back if test people select the round.
+    Each draw depends only on seed and person, not on the split into sites. Nobody is
+    held back if test people select the round.
     """
     share = settings.stopping.validation_share
     if settings.stopping.selected_on == "test":
@@ -178,61 +176,53 @@ def validation_split(
 def mobility_group(
     people: NDArray[np.int64], share: float, seed: int
 ) -> NDArray[np.int64] | None:
-    """Return the positions of a random share of the people; None for all."""
+    """Return the indices of a random share of the people; None for all."""
     if share == 1:
         return None
     return np.flatnonzero(drawn_for(people, "mobility model", seed) < share)
 
 
 def drawn_for(people: NDArray[np.int64], purpose: str, seed: int) -> Floats:
-    """Draw a uniform number per person, (people,), keyed by purpose and seed."""
+    """Draw a uniform number per person, (people,), keyed by seed and purpose."""
     key = NoiseKey(seed, Terms(channel=purpose, releases=ONE_VECTOR))
     normal = keyed_normals(key, NoiseRows.of_people(people), 1)[:, 0]
     drawn: Floats = np.clip(ndtr(np.asarray(normal, np.float64)), 0.0, 1 - 2**-53)
     return drawn
 
 
-@dataclass(frozen=True, eq=False)
-class StateMoments(Record):
-    """Site to server: sums of region states over its people, in double precision."""
+class StateMoments(Record, Additive):
+    """Site to server: sums of its people's region states and of their squares."""
 
     people: int
     total: Floats
-    """(width,)"""
+    """Sum of the states, (width,)."""
     squared: Floats
-    """(width,)"""
+    """Sum of the squared states, (width,)."""
 
     @classmethod
     def of(cls, state: NDArray[np.float32]) -> "StateMoments":
-        """Sum the states of some people, (people, width)."""
+        """Compute the sums of ``state``, (people, width), in double precision."""
         wide = state.astype(np.float64)
         return cls(len(state), wide.sum(axis=0), (wide**2).sum(axis=0))
-
-    def __add__(self, other: "StateMoments") -> "StateMoments":
-        return StateMoments(
-            self.people + other.people,
-            self.total + other.total,
-            self.squared + other.squared,
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class StateScaling:
-    """Scales people's region states to the norm of received rows.
+    """Standardisation of people's region states.
 
     Raw states differ little between people, so training hardly uses them. After
-    scaling, all columns have the same variance, and the root mean square norm of a
-    state is 1, the largest norm of a received clipped row.
+    scaling, all columns have equal variance, and the root mean square norm of a state
+    is 1, the largest norm of a received clipped row.
     """
 
     centre: NDArray[np.float32]
-    """(width,)"""
+    """Mean of each column, (width,)."""
     factor: NDArray[np.float32]
-    """(width,) 0 for a constant column."""
+    """Factor of each column, (width,); 0 for a constant column."""
 
     @classmethod
     def of(cls, moments: StateMoments, settings: PredictionSettings) -> "StateScaling":
-        """Return the scaling for ``moments``; identity without ``scale_states``."""
+        """Compute the scaling from ``moments``; identity without ``scale_states``."""
         if not settings.region.scale_states:
             width = len(moments.total)
             return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
@@ -252,18 +242,18 @@ class StateScaling:
 
 @dataclass(frozen=True, eq=False)
 class SharedStatistics:
-    """Statistics of all people that every site receives before the rounds."""
+    """Statistics over all people, sent to every site before the rounds."""
 
     mobility: MobilityModel | None = None
     cases: Floats | None = None
-    """(regions, days) reported cases, for pseudo traces that depend on them."""
+    """Reported cases, (regions, days), for pseudo traces that depend on them."""
     states: NDArray[np.float32] | None = None
-    """(1 + folds, regions, days, width): of all cases, then without each fold."""
+    """Region states by excluded fold, none first, (1 + folds, regions, days, width)."""
     scaling: StateScaling | None = None
 
     @classmethod
     def of(cls, tally: "SiteTally", regions: Regions) -> "SharedStatistics":
-        """Return the mobility model and cases of the public sums over all sites."""
+        """Build mobility model and cases from the public sums over all sites."""
         mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
         return cls(
             None if mobility is None else mobility.model(regions),
@@ -277,7 +267,7 @@ def raw_state(
     incidence: Incidence,
     states: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return each person's mean region state without its own fold, (people, width)."""
+    """Return each person's mean region state, own fold excluded, (people, width)."""
 
     def mean(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         found = state_of_people(torch.tensor(hidden), incidence, data.traces.clock)
@@ -319,7 +309,7 @@ def pseudo_traces(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> PseudoTraces:
-    """Generate pseudo traces of ``traces`` from the shared mobility model."""
+    """Generate pseudo traces for ``traces`` from the shared mobility model."""
     mobility = present(shared.mobility, "pseudo traces need a mobility model")
     cases = shared.cases
     if cases is None:
@@ -328,9 +318,9 @@ def pseudo_traces(
 
 
 def unprotected_receipts(
-    plan: PrivacyPlan, settings: PredictionSettings, *, validation: bool
+    plan: PrivacyPlan, settings: PredictionSettings, validation: bool
 ) -> list[UnprotectedRelease]:
-    """Return the receipts of releases without noise made once, before the rounds."""
+    """Return the receipts of all releases without noise before the rounds."""
     made: list[tuple[str, str]] = []
     if settings.uses_region_model:
         made.append(("region model", "cases by region and day, and flows"))
@@ -349,31 +339,28 @@ def unprotected_receipts(
 def unprotected_receipt(
     plan: PrivacyPlan, channel: str, what: str
 ) -> UnprotectedRelease:
-    """Return the receipt of one release without protection."""
+    """Return the receipt of one release without noise."""
     terms = Terms(channel=channel, releases=plan.releases, relation=plan.relation)
     return UnprotectedRelease(terms=terms, what=what)
 
 
 @dataclass(frozen=True, eq=False)
 class SiteTally:
-    """Counts of one site, or of all sites."""
+    """Counts over the people of one site, or their sums over all sites."""
 
     parts: Mapping[str, Any]
-    """``flows``, ``cases/0`` of all tested people, ``cases/1`` of those outside the
-    first fold and so on, ``mobility``, and ``reported`` cases; see ``tally_names``."""
+    """Counts by name: ``flows``, ``cases/0`` of all tested people, ``cases/1`` of those
+    outside the first fold and so on, ``mobility``, and ``reported`` cases."""
 
     def __add__(self, other: "SiteTally") -> "SiteTally":
-        if self.parts.keys() != other.parts.keys():
-            raise DataError(
-                f"tallies of {sorted(self.parts)} and {sorted(other.parts)} differ"
-            )
-        return SiteTally(
-            {name: one + other.parts[name] for name, one in self.parts.items()}
-        )
+        mine, theirs = self.parts, other.parts
+        if mine.keys() != theirs.keys():
+            raise DataError(f"tallies of {sorted(mine)} and {sorted(theirs)} differ")
+        return SiteTally({name: one + theirs[name] for name, one in mine.items()})
 
 
 def tally_names(settings: PredictionSettings) -> list[str]:
-    """Return the names of all tallies that the settings need."""
+    """Return the names of all counts that the settings need."""
     if not settings.uses_region_model:
         return public_names(settings)
     folds = [f"cases/{number}" for number in range(1 + settings.region.folds)]
@@ -381,7 +368,7 @@ def tally_names(settings: PredictionSettings) -> list[str]:
 
 
 def public_names(settings: PredictionSettings) -> list[str]:
-    """Return the names of the tallies sent to all sites, for pseudo traces."""
+    """Return the names of the counts sent to all sites, for pseudo traces."""
     needed = settings.uses_pseudo_traces, settings.pseudo_follows_cases
     return [name for name, one in zip(_PUBLIC, needed, strict=True) if one]
 
@@ -393,7 +380,7 @@ def count_tally(
     progress: Progress = silent,
     names: Iterable[str] | None = None,
 ) -> SiteTally:
-    """Compute the tallies of a site: all that are needed, or only ``names``."""
+    """Compute the tally of a site: all counts that are needed, or only ``names``."""
     training, traces, parts = split.training, data.traces, {}
     for name in tally_names(settings) if names is None else names:
         part: Any
@@ -415,17 +402,17 @@ def count_tally(
 
 @dataclass(frozen=True, eq=False)
 class RegionFeatures:
-    """Region states, their scaling, and the evaluation of the region model."""
+    """Region states, their scaling, and the forecast accuracy of the region model."""
 
     states: NDArray[np.float32]
-    """(1 + folds, regions, days, width): of all cases, then without each fold."""
+    """Region states by excluded fold, none first, (1 + folds, regions, days, width)."""
     forecast: dict[str, Any]
     model: DcrnnRegionModel | GruRegionModel | None = None
-    """The fitted model, for new people; not restored by ``load``."""
+    """The fitted region model; not restored by ``load``."""
     scaling: StateScaling | None = None
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``; ``load`` reads it back."""
+        """Write the record to ``folder``, except the model."""
         scaling = {} if self.scaling is None else vars(self.scaling)
         arrays: dict[str, NDArray[Any]] = {"states": self.states, **scaling}
         meta = {"forecast": self.forecast}
@@ -433,13 +420,11 @@ class RegionFeatures:
 
     @classmethod
     def load(cls, folder: Path) -> "RegionFeatures":
-        """Read what ``save`` wrote."""
+        """Read a record written by ``save``."""
         stored = store.read(folder, FEATURES)
-        states, centre, factor = (
-            np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
-        )
-        scaling = StateScaling(centre, factor)
-        return cls(states, stored.meta["forecast"], scaling=scaling)
+        held = {name: np.array(one) for name, one in stored.arrays.items()}
+        scaling = StateScaling(held["centre"], held["factor"])
+        return cls(held["states"], stored.meta["forecast"], scaling=scaling)
 
 
 def fit_region_states(
@@ -450,7 +435,7 @@ def fit_region_states(
     progress: Progress = silent,
     all_cases: Floats | None = None,
 ) -> RegionFeatures:
-    """Fit the region model to flows and reported cases, or to ``all_cases``."""
+    """Fit the region model to flows and reported cases, or ``all_cases`` if given."""
     is_gru = settings.region.network.kind == "gru"
     model = (GruRegionModel if is_gru else DcrnnRegionModel)(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
@@ -471,9 +456,8 @@ def fit_region_states(
 def histories(
     tally: SiteTally, clock: Clock, settings: CaseSettings
 ) -> list[RegionHistory]:
-    """Return the history of all tested people, then those without each fold."""
-    made = []
-    tested = None
+    """Return the case history of all tested people, then those without each fold."""
+    made, tested = [], None
     for name, one in tally.parts.items():
         if not name.startswith("cases/"):
             continue
@@ -485,7 +469,7 @@ def histories(
 
 
 def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
-    """Encode a tally as tensors, named by part and field."""
+    """Encode a tally as tensors named ``part/field``."""
     arrays: dict[str, NDArray[Any]] = {}
     for part, record in tally.parts.items():
         for one in fields(record):
@@ -500,22 +484,16 @@ def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
 def unpack_tally(
     tensors: dict[str, Tensor], names: Sequence[str], regions: int, clock: Clock
 ) -> SiteTally:
-    """Decode a tally of ``names``; every type, shape and sign is checked."""
-    days, per_day = clock.days, clock.slots_per_day
-    by_day, by_region, one = (days, regions), (regions, days), (1,)
+    """Decode a tally; raise ``DataError`` for an invalid name, type, shape or sign."""
+    days, slots, one = clock.days, clock.slots_per_day, (1,)
+    by_day, by_region, by_slot = (days, regions), (regions, days), (slots, regions)
     cases = {"cases": by_region, "visits": by_region, "unplaced": one, "tested": one}
-    shapes: dict[str, dict[str, tuple[int, ...]]] = {
-        "flows": {
-            "between": (days * regions, regions),
-            "stays": by_day,
-            "visitors": by_day,
-        },
-        "mobility": {
-            "joint": (per_day * regions, regions),
-            "visits": (per_day, regions),
-            "observed": (per_day, 1),
-            "people": one,
-        },
+    flows = {"between": (days * regions, regions), "stays": by_day, "visitors": by_day}
+    moves = {"joint": (slots * regions, regions), "visits": by_slot}
+    mobility = {**moves, "observed": (slots, 1), "people": one}
+    shapes: dict[str, Mapping[str, tuple[int, ...]]] = {
+        "flows": flows,
+        "mobility": mobility,
         "reported": cases,
         "cases": cases,
     }
@@ -562,14 +540,13 @@ def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
 
 
 def require_counted(tally: SiteTally, people: int, clock: Clock) -> None:
-    """Raise ``DataError`` if a count is impossible for so many people."""
+    """Raise ``DataError`` if a count is impossible for ``people`` people."""
     most = people * clock.slots
     for name, one in pack_tally(tally).items():
         counts = not name.endswith(("/indices", "/indptr"))
         if one.numel() and counts and float(one.max()) > most:
-            raise DataError(
-                f"{name} exceeds {most:,}, the maximum of {people:,} people"
-            )
+            why = f"the maximum of {people:,} people"
+            raise DataError(f"{name} exceeds {most:,}, {why}")
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

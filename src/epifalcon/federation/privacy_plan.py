@@ -1,4 +1,4 @@
-"""The privacy plan: mechanisms, noise and receipts of all releases of a run."""
+"""Privacy plan of Falcon: mechanisms, noise and receipts of all releases of a run."""
 
 import hashlib
 import math
@@ -40,10 +40,10 @@ from epifalcon.streams import Streams
 
 @dataclass(frozen=True)
 class Clipped(RowTransform):
-    """Clip uploaded rows to L2 norm ``clip``; rescale received rows to a clip of 1.
+    """Clip uploaded rows to L2 norm ``clip``; multiply received rows by ``gain``.
 
-    Rescaling is post-processing and has no privacy cost. Without it, rows would be
-    too small (a tenth for clip 0.1) for the weights of the layer that reads them.
+    Scaling is post-processing and has no privacy cost. Without it, rows would be too
+    small (a tenth for clip 0.1) for the weights of the next layer.
     """
 
     clip: float
@@ -58,44 +58,43 @@ class Clipped(RowTransform):
         return clip_rows(rows, self.clip)
 
     def decode(self, received: Tensor) -> Tensor:
-        """Return the received rows times ``gain``."""
+        """Multiply the received rows by ``gain``."""
         return received * self.gain
 
     def backward(self, rows: Tensor, gradient: Tensor) -> Tensor:
-        """Backpropagate through gain and clip; clipped rows get no radial gradient."""
+        """Backpropagate through clip and gain; clipped rows get no radial gradient."""
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         size = norms.clamp(min=self.clip)
         # Rows shorter than the clip keep the radial part of the gradient.
         along = (rows * gradient).sum(dim=1, keepdim=True) / (size * size)
         along *= norms > self.clip
-        return torch.addcmul(gradient, rows, along, value=-1).mul_(
-            self.gain * self.clip / size
-        )
+        across = torch.addcmul(gradient, rows, along, value=-1)
+        return across.mul_(self.gain * self.clip / size)
 
 
 @dataclass(frozen=True)
 class ClippedReturn(RowTransform):
-    """Clip gradient rows after undoing the division by the number of edges.
+    """Clip gradient rows, scaled up by the maximum number of edges of a person.
 
-    The mean over edges divides rows by the person's number of edges. Rows are
-    multiplied by ``factor``, the public upper bound of that number, before the clip.
+    The mean over edges divides rows by the person's number of edges. Before the clip,
+    rows are multiplied by ``factor``, the public upper bound of that number.
     """
 
     clip: float
     factor: float
 
     def encode(self, rows: Tensor) -> Tensor:
-        """Return the rows times ``factor``, clipped."""
+        """Multiply the rows by ``factor``, then clip them."""
         return clip_rows(rows * self.factor, self.clip)
 
     def decode(self, received: Tensor) -> Tensor:
-        """Return the received rows divided by ``factor``."""
+        """Divide the received rows by ``factor``."""
         return received / self.factor
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
-    """The mechanisms of one run; None means that a channel is not protected."""
+    """Privacy mechanisms of one run; None means that a channel is not protected."""
 
     mode: Mode
     exchange_rules: ExchangeRules
@@ -107,8 +106,8 @@ class PrivacyPlan:
     upload: GaussianMechanism | None = None
     gradient: GaussianMechanism | None = None
     weight_sigma: float | None = None
-    """Noise added to the weights after a step, divided by the learning rate. Replaces
-    DPSGD, as in the authors' program."""
+    """If set, noise of standard deviation ``weight_sigma * rate / sqrt(people)`` is
+    added to the weights after each step of learning rate ``rate``, instead of DPSGD."""
     presence: GaussianMechanism | None = None
     """Mechanism for counts of people; None releases exact counts."""
     budget: Budget = field(default_factory=Budget)
@@ -121,7 +120,7 @@ class PrivacyPlan:
         releases: Releases,
         copies: int = 0,
     ) -> "PrivacyPlan":
-        """Return the plan of a run; ``releases`` is the result of ``releases_of``."""
+        """Build the plan of a run; ``releases`` is the result of ``releases_of``."""
         path = settings.gradient_path
         exchanged = path == "exchanged" or (path == "auto" and not privacy.is_private)
         plan = cls(
@@ -150,14 +149,12 @@ class PrivacyPlan:
         back: RowTransform = ClippedReturn(uploads.clip, float(releases.person))
         if uploads.one_value:
             back = UNCHANGED
-        dpsgd = privacy.gradient_noise == "gradient"
+        dpsgd, clip = privacy.gradient_noise == "gradient", privacy.gradient_clip
         return replace(
             plan,
             exchange_rules=ExchangeRules(out, back, exchanged),
             upload=uploads,
-            gradient=GaussianMechanism(privacy.gradient_clip, gradient)
-            if dpsgd
-            else None,
+            gradient=GaussianMechanism(clip, gradient) if dpsgd else None,
             weight_sigma=None if dpsgd else gradient,
             presence=None if presence is None else GaussianMechanism(1.0, presence),
             budget=_budget(privacy),
@@ -165,7 +162,7 @@ class PrivacyPlan:
 
     @classmethod
     def for_run(cls, settings: PredictionSettings, clock: Clock) -> "PrivacyPlan":
-        """Return the plan of a run of ``settings`` on traces of ``clock``."""
+        """Build the plan of a run with ``settings`` on traces with ``clock``."""
         copies = settings.pseudo.pseudo_copies if settings.uses_pseudo_traces else 0
         releases = releases_of(clock)
         return cls.of(settings.privacy, settings.model, releases, copies)
@@ -182,7 +179,7 @@ class PrivacyPlan:
         return None if upload is None or upload.clips_rows else upload.clip
 
     def terms(self, channel: str, round_number: int) -> Terms:
-        """Return the terms of uploads at places."""
+        """Return the receipt terms of uploads at places in one channel and round."""
         return Terms(
             channel=channel,
             releases=self.releases,
@@ -191,11 +188,11 @@ class PrivacyPlan:
         )
 
     def gradient_terms(self, round_number: int) -> Terms:
-        """Return the terms of gradients."""
+        """Return the receipt terms of the gradients of one round."""
         return replace(self.terms("gradient", round_number), releases=ONE_VECTOR)
 
     def opening(self) -> tuple[Release, ...]:
-        """Return the receipts of releases made once, before the first round."""
+        """Return the receipts of the one-time releases before the first round."""
         places = PseudoTraceRelease(terms=self.terms("places", 0), copies=self.copies)
         counts: Release = UnprotectedRelease(
             terms=self.terms("counts", 0), what="true counts of people at places"
@@ -223,24 +220,22 @@ class PrivacyPlan:
         return self._at_places("scoring", round_number)
 
     def _at_places(self, kind: str, round_number: int) -> tuple[Release, ...]:
-        terms = [
-            self.terms(f"{kind}/{layer}", round_number) for layer in range(self.layers)
-        ]
+        channels = [f"{kind}/{layer}" for layer in range(self.layers)]
+        terms = [self.terms(channel, round_number) for channel in channels]
         if self.upload is None:
-            return tuple(
-                UnprotectedRelease(terms=one, what="rows as they are") for one in terms
-            )
+            what = "rows as they are"
+            return tuple(UnprotectedRelease(terms=one, what=what) for one in terms)
         return tuple(self.upload.receipt(one) for one in terms)
 
 
 @dataclass(frozen=True)
 class RunSeeds:
-    """One stateless random stream per purpose; a resumed run draws the same values."""
+    """Stateless random streams, one per purpose; a resumed run draws equal values."""
 
     seed: int
     secret: int | None = None
-    """256-bit secret of one site and one run, the source of all random values that
-    concern people. None (simulations only) uses the public seed."""
+    """256-bit secret of one site and run, from which all random values for its people
+    are derived. None (simulations only): the public seed is used instead."""
 
     def __post_init__(self) -> None:
         Streams(self.seed)
@@ -250,9 +245,7 @@ class RunSeeds:
     @property
     def embedding(self) -> int:
         """Seed of the initial embeddings."""
-        if self.secret is None:
-            return self.seed
-        return self._hashed("falcon embedding")
+        return self.seed if self.secret is None else self._hashed("falcon embedding")
 
     @cached_property
     def dropout(self) -> int:
@@ -261,7 +254,7 @@ class RunSeeds:
 
     @cached_property
     def mask(self) -> int:
-        """Seed of the masks that hide the status of people in a round: 63 bits."""
+        """Seed of the masks that hide people's test results in a round: 63 bits."""
         return self._short("falcon status mask")
 
     @cached_property
@@ -270,7 +263,7 @@ class RunSeeds:
         return self._of("falcon noise")
 
     def pseudo(self, first: int) -> np.random.Generator:
-        """Make a generator of pseudo traces of the cohort of person ``first``."""
+        """Return the generator for pseudo traces; ``first`` identifies the cohort."""
         name = f"pseudo {first}"
         if self.secret is None:
             return Streams(self.seed).numpy(name)
@@ -279,11 +272,11 @@ class RunSeeds:
         return np.random.Generator(np.random.Philox(key=key))
 
     def parameters(self) -> np.random.Generator:
-        """Return the generator of the initial weights, which are public."""
+        """Return the generator for the initial weights, which are public."""
         return Streams(self.seed).numpy("falcon parameters")
 
     def gradient(self, terms: Terms, person: int) -> NormalSource:
-        """Make the gradient noise of the cohort whose first person is ``person``."""
+        """Return the source of gradient noise; ``person`` identifies the cohort."""
         if self.secret is not None:
             return KeyedNormals(NoiseKey(self.noise, terms), person)
         # torch uses only 32 bits of a seed; acceptable, since this seed is public.
@@ -306,7 +299,7 @@ class RunSeeds:
 
 @dataclass(frozen=True)
 class Draw:
-    """Key of one draw of noise or masks; different values give independent draws."""
+    """Key of one draw of noise or masks; different keys give independent draws."""
 
     seed: int
     round: int = 0
@@ -314,7 +307,7 @@ class Draw:
 
     @property
     def key(self) -> int:
-        """The 64-bit key of the generator."""
+        """64-bit key for the random generator."""
         key = np.uint64(0)
         for word in (self.seed, self.round, self.layer):
             key = np.uint64(combine(key, np.uint64(word)))
@@ -322,7 +315,7 @@ class Draw:
 
 
 def releases_of(clock: Clock) -> Releases:
-    """Return how many uploads of an exchange one visit, day or person can change."""
+    """Return how many uploads per exchange one visit, day or person can change."""
     return Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
 
 
@@ -350,7 +343,7 @@ def _paper_sigmas(dp: PrivacySettings, rounds: int) -> _Sigmas:
 def _exact_sigmas(
     dp: PrivacySettings, settings: FalconSettings, releases: Releases, exchanged: bool
 ) -> _Sigmas:
-    """Split mu^2 among the channels: mu^2 is additive, epsilon is not."""
+    """Compute the sigmas for which the shares of all channels add up to mu^2."""
     passes = settings.rounds * (1 + exchanged) + dp.scorings
     squared_mu = mu_for(dp.epsilon, dp.delta) ** 2
     left = 1 - dp.upload_share - dp.gradient_share

@@ -1,4 +1,4 @@
-"""Computations of the server on messages (algorithm 1), as stateless functions."""
+"""Server side of a round: stateless computations on messages (algorithm 1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from epifalcon.types import Floats, Mask
 
 
 class PlaceTable:
-    """Counts and sums at places over all sites; each site gets those at its keys."""
+    """Counts and sums at places over all sites, returned to each site for its keys."""
 
     counts: dict[str, Floats]
-    """Number of people at each key of a site, at least 1: a noisy count may be less,
-    but the site that claims the key has somebody there."""
+    """Number of people of all sites at each key of a site, by site name. At least 1,
+    because noised counts may be smaller."""
     shared: dict[str, Mask]
-    """Whether another site claims the key too."""
+    """True for keys that another site claims too, by site name."""
     keys: dict[str, EdgeKeys]
-    """The keys at which each site may upload."""
+    """Keys at which a site may upload, by site name."""
 
     def __init__(
         self, presence: Mapping[str, PresenceUpload], sends_rows: bool
@@ -51,7 +51,7 @@ class PlaceTable:
         self._own = {site: self._places(keys) for site, keys in self.keys.items()}
 
     def replies(self, uploads: Mapping[str, LocationUpload]) -> dict[str, Tensor]:
-        """Add up all uploads; return the sums at the keys of each site."""
+        """Sum all uploads; return the sums at the keys of each site."""
         first = next(iter(uploads.values())).rows
         sums = first.new_zeros(len(self._known), first.shape[1])
         for site, upload in uploads.items():
@@ -66,14 +66,14 @@ class PlaceTable:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The shared parameters and Adam's moments of them."""
+    """Shared model parameters and their Adam moments."""
 
     parameters: dict[str, Tensor]
     moments: dict[str, Moments]
 
     @classmethod
     def of(cls, parameters: dict[str, Tensor]) -> "Model":
-        """Return the model before the first step."""
+        """Create the model with zero moments."""
         moments = {name: Moments.of(value) for name, value in parameters.items()}
         return cls(parameters, moments)
 
@@ -81,7 +81,7 @@ class Model:
 def step(
     model: Model, uploads: Sequence[GradientUpload], settings: FalconSettings
 ) -> tuple[Model, EndOfRound]:
-    """Take a step of Adam on the mean gradient (algorithm 1, line 12)."""
+    """Take one step of Adam on the mean gradient (algorithm 1, line 12)."""
     number = uploads[0].round
     weights = [one.people if one.weight is None else one.weight for one in uploads]
     total = float(sum(weights))
@@ -91,14 +91,13 @@ def step(
         listed = [one.gradients[name] for one in uploads]
         gradients[name] = scale * torch.stack(listed).sum(dim=0)
         require_finite(f"the gradient of {name}", gradients[name], number)
-    parameters, moments = adam_step(
-        model.parameters, gradients, model.moments, number + 1, settings
-    )
-    return Model(parameters, moments), EndOfRound(number, scale)
+    before, turn = model.parameters, number + 1
+    stepped = adam_step(before, gradients, model.moments, turn, settings)
+    return Model(*stepped), EndOfRound(number, scale)
 
 
 def noised(model: Model, sigma: float, source: NormalSource) -> Model:
-    """Add N(0, sigma^2) to every weight, as the authors' program does after a step."""
+    """Add N(0, sigma^2) noise to every weight, as in the authors' program."""
     parameters = {
         name: value + sigma * normals(value.shape, source, value.dtype)
         for name, value in model.parameters.items()

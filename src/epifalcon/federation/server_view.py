@@ -1,4 +1,4 @@
-"""The view of an honest-but-curious server on a sample of people.
+"""View of an honest-but-curious server: the messages of a sample of people.
 
 ``ServerView`` is the interface of a recorder. ``Sampling`` passes it the messages that
 the server would receive if each sampled person were a cohort of its own, created by
@@ -28,42 +28,41 @@ from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
 SERVER = -1
-"""Sender of the server's own messages."""
+"""Sender id of the server's own messages."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlaceTotals:
-    """Totals over all people at each place, as known to the server."""
+    """Totals over all people at each place that sampled people claim."""
 
     keys: EdgeKeys
-    """(keys,) ascending."""
+    """Edge keys, (keys,), ascending."""
     counts: Floats
-    """(keys,) people truly present, with the plan's noise."""
+    """Number of people truly present, with the plan's noise, (keys,)."""
     claims: NDArray[np.int64]
-    """(keys,) number of uploads, true or pseudo."""
+    """Number of true and pseudo uploads, (keys,)."""
 
     def __post_init__(self) -> None:
         same_length(keys=self.keys, counts=self.counts, claims=self.claims)
 
 
-ServerMessage = (
-    PresenceUpload | LocationUpload | GradientUpload | PlaceTotals | Broadcast
-)
+Upload = PresenceUpload | LocationUpload | GradientUpload
+ServerMessage = Upload | PlaceTotals | Broadcast
 
 
 class ServerView(Protocol):
-    """Records messages of some people."""
+    """Interface of a recorder of messages."""
 
     @property
     def sample(self) -> NDArray[np.int64]:
-        """Numbers of the people whose messages are recorded."""
+        """Indices of the people whose messages are recorded."""
 
     def record(self, sender: int, message: ServerMessage) -> None:
         """Record a message of person ``sender``, or of ``SERVER``."""
 
 
 class Sampling:
-    """Passes the messages of sampled people to a view."""
+    """Creates the messages of sampled people and passes them to a ``ServerView``."""
 
     def __init__(self, whole: Client, view: ServerView) -> None:
         self._whole, self._view = whole, view
@@ -80,7 +79,7 @@ class Sampling:
         self._view.record(SERVER, Broadcast(number, dict(parameters)))
 
     def uploads(self, exchange: Exchange, number: int, kind: str) -> None:
-        """Record each person's uploads of an exchange in a pass of ``kind``."""
+        """Record each sampled person's uploads of one exchange."""
         channel = f"{kind}/{exchange.layer}"
         for place, one in self._devices.items():
             own = replace(exchange, rows=exchange.rows[place : place + 1])
@@ -88,12 +87,11 @@ class Sampling:
             self._view.record(int(one.cohort.people[0]), upload)
 
     def gradients(self, uses: tuple[LinearActivations, ...], number: int) -> None:
-        """Record each person's gradient, without its weight in the loss."""
+        """Record each sampled person's gradient, without its weight in the loss."""
         for place, one in self._devices.items():
             row = slice(place, place + 1)
             own = [
-                replace(use, inputs=use.inputs[row], outputs=use.outputs[row])
-                for use in uses
+                replace(u, inputs=u.inputs[row], outputs=u.outputs[row]) for u in uses
             ]
             upload = one.gradient_upload(own, 0.0, number)
             self._view.record(int(one.cohort.people[0]), upload)
@@ -106,11 +104,8 @@ class Sampling:
         released.
         """
         plan, cohort = self._whole.plan, self._whole.cohort
-        listed = [
-            inc.edge_key
-            for one in self._devices.values()
-            for inc in _claimed(one.cohort, plan)
-        ]
+        cohorts = [one.cohort for one in self._devices.values()]
+        listed = [inc.edge_key for one in cohorts for inc in _claimed(one, plan)]
         keys = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
         claims = _claims_at(keys, _claimed(cohort, plan))
         counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
@@ -125,14 +120,14 @@ class Sampling:
 
 
 def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:
-    """Return the incidences of all claims; without noise only true places."""
+    """Return the hypergraphs of all claims; pseudo traces only with noised uploads."""
     if plan.upload is None:
         return (cohort.incidence,)
     return cohort.incidence, *cohort.pseudo
 
 
 def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int64]:
-    """Count the distinct people who claim each key in any record, (keys,)."""
+    """Count the distinct people who claim each key in any of ``records``, (keys,)."""
     found = np.zeros(len(keys), np.int64)
     for number, record in enumerate(records):
         others = records[:number] + records[number + 1 :]
@@ -142,7 +137,7 @@ def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int
 
 
 def _values_at(keys: EdgeKeys, there: EdgeKeys, values: NDArray[Any]) -> Floats:
-    """Look up ``keys`` among the ascending ``there``; 0 where a key is missing."""
+    """Return the values of ``keys`` in the sorted table ``there``; 0 if missing."""
     found = np.zeros(len(keys))
     if not len(there):
         return found

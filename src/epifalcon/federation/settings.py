@@ -1,4 +1,4 @@
-"""Settings of federated runs: privacy, early stopping, sites; without torch."""
+"""Settings of federated runs: privacy, early stopping, sites; does not import torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -24,56 +24,51 @@ from epifalcon.privacy.events import RELATIONS_FOR_EACH_UPLOAD, Relation, Unit
 from epifalcon.privacy.pseudo_traces import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
-PaperFormula = Literal["per-round", "printed"]
-Clipped = Literal["row", "change"]
-UploadNoise = Literal["upload", "place"]
-GradientNoise = Literal["gradient", "weights"]
-SelectedOn = Literal["validation", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings(Checked):
-    """The privacy guarantee and how the budget is divided among channels.
+    """Privacy guarantee, and division of the budget among channels.
 
-    ``off``: no guarantee. ``paper``: the published mechanisms, with the given sigma
-    or else sigma by a formula of the paper. ``local``: noise by exact accounting, so
-    that all noised releases together satisfy (epsilon, delta) per ``unit``.
+    ``off``: no guarantee. ``paper``: the published mechanisms, with the given sigma or
+    that of the paper's formula. ``local``: noise by exact accounting, such that all
+    noised releases together satisfy (epsilon, delta) per ``unit``.
     """
 
     mode: Mode = "off"
     upload_clip: Positive = 0.1
     gradient_clip: Positive = 0.1
     upload_sigma: NonNegative | None = None
-    """Noise of each upload; ``paper`` only."""
+    """Noise standard deviation of each upload; mode ``paper`` only."""
     gradient_sigma: NonNegative | None = None
-    """Noise of each person's gradient; ``paper`` only."""
+    """Noise standard deviation of each person's gradient; mode ``paper`` only."""
     paper_epsilon: Positive = 1.0
     paper_delta: Positive = 0.001
-    paper_formula: PaperFormula = "per-round"
-    """Where sigma is not given: ``per-round``, C sqrt(2 ln(1.25/delta)) / epsilon,
-    as the authors' program computes it; ``printed``, the same times the number
-    of rounds, as in the paper's text, where noise dominates the signal."""
-    clipped: Clipped = "row"
-    """``row``: each uploaded row is clipped to ``upload_clip``. ``change``: only the
-    change of a person's embedding per round is clipped, as in the authors' program,
-    where this clip has no effect. Rows are then unbounded, and no epsilon exists."""
-    upload_noise: UploadNoise = "upload"
-    """``upload``: fresh noise for each upload and coordinate. ``place``: one value
-    per place for all coordinates, with standard deviation
+    paper_formula: Literal["per-round", "printed"] = "per-round"
+    """Formula of a sigma that is not given. ``per-round``: C sqrt(2 ln(1.25/delta)) /
+    epsilon, as in the authors' program. ``printed``: the same times the number of
+    rounds, as in the paper's text, for which noise dominates the signal."""
+    clipped: Literal["row", "change"] = "row"
+    """Clipped values. ``row``: each uploaded row, to ``upload_clip``. ``change``: only
+    the change of a person's embedding per round, as in the authors' program, where
+    this clip has no effect. Rows are then unbounded, and no epsilon exists."""
+    upload_noise: Literal["upload", "place"] = "upload"
+    """Noise on uploads. ``upload``: fresh noise for each upload and coordinate.
+    ``place``: one value per place for all coordinates, with standard deviation
     ``upload_sigma / sqrt(uploads)``, and none in round 0, as in the authors' program,
     where pseudo uploads only reduce this noise. No epsilon exists."""
-    gradient_noise: GradientNoise = "gradient"
-    """``gradient``: DPSGD. ``weights``: no gradient is clipped; noise of standard
-    deviation ``learning_rate * gradient_sigma / sqrt(people)`` is added to the
-    weights after each step, as in the authors' program. No epsilon exists."""
+    gradient_noise: Literal["gradient", "weights"] = "gradient"
+    """Noise on the model. ``gradient``: DPSGD. ``weights``: gradients are not clipped;
+    noise of standard deviation ``learning_rate * gradient_sigma / sqrt(people)`` is
+    added to weights after each step, as in the authors' program. No epsilon exists."""
     epsilon: Positive = 8.0
     delta: Positive = DELTA
     unit: Unit = "person"
     relation: Relation = "zero-out"
     upload_share: Positive = 0.6
-    """Part of mu^2 for rows (and gradient rows) at places; ``local`` only."""
+    """Fraction of mu^2 spent on uploads at places; mode ``local`` only."""
     gradient_share: Positive = 0.3
-    """Part of mu^2 for gradients; the rest is for the single presence release."""
+    """Fraction of mu^2 spent on gradients; the rest is spent on presence counts."""
     scorings: CountOrZero = 0
     """Number of forward passes outside the training rounds that the budget covers,
     each with counts of people at places."""
@@ -90,9 +85,8 @@ class PrivacySettings(Checked):
             )
         for name in ("upload_sigma", "gradient_sigma"):
             if (sigma := getattr(self, name)) is not None and self.mode != "paper":
-                raise SettingsError(
-                    f"{name}={sigma} needs mode='paper', not {self.mode!r}"
-                )
+                why = f"needs mode='paper', not {self.mode!r}"
+                raise SettingsError(f"{name}={sigma} {why}")
         if self.mode == "local" and not self.is_published:
             raise SettingsError(
                 "mode='local' needs clipped='row', upload_noise='upload' and "
@@ -108,7 +102,7 @@ class PrivacySettings(Checked):
 
     @property
     def reveals_validation(self) -> bool:
-        """Return True if validation results may be released: not in mode ``local``."""
+        """Return True if validation results may be released (not in ``local``)."""
         return self.mode != "local"
 
     @property
@@ -120,22 +114,22 @@ class PrivacySettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingSettings(Checked):
-    """Early stopping by the log loss of the validation people."""
+    """Settings of early stopping and round selection."""
 
-    selected_on: SelectedOn = "validation"
+    selected_on: Literal["validation", "test"] = "validation"
     """People whose results select the round: ``validation``, held-back tested people,
     or ``test``, the people used for evaluation, as in the authors' program. ``test``
     needs a simulated outbreak, gives optimistic scores, and is marked in every
     output. No validation people are held back then."""
     validation_share: Share = 0.1
-    """Share of the tested people held back."""
+    """Share of the tested people held back for validation."""
     check_every: Count = 10
     """Number of rounds between two evaluations of the validation people."""
     patience: Count = 10
     """Number of evaluations without improvement before training ends."""
     score_memory: Share = 0.0
-    """With noise, the weight of earlier rounds in the running mean of each person's
-    log odds. The mean is not released and averages the independent noise of many
+    """Weight of earlier rounds in the running mean of each person's log odds (private
+    runs only). The mean is not released and averages the independent noise of many
     rounds. 0 uses only the last round."""
 
     def __post_init__(self) -> None:
@@ -146,39 +140,39 @@ class StoppingSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Checked):
-    """What a curious server records during training, for ``epifalcon audit``."""
+    """Recording of the messages that a server receives, for ``epifalcon audit``."""
 
     people: CountOrZero = 0
-    """Number of people, drawn at random; 0 records nothing."""
+    """Number of randomly drawn people whose messages are recorded; 0 for none."""
     most_mb: Count = 1024
-    """Maximum size of the recording in MB; larger ones are refused before the run."""
+    """Maximum size of the recording in MB, checked before the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRules(Checked):
-    """Rules of the server for the sites of a run."""
+    """Rules of a run for its sites: uploads, timeouts and missing sites."""
 
     uploads: Literal["auto", "sums", "rows"] = "auto"
-    """``sums``: a site adds its people's noised rows up by place. ``rows``: each
-    person's row is uploaded separately, as in the paper, with the person's number.
-    ``auto``: sums."""
+    """Form of uploads. ``sums`` and ``auto``: a site sums its people's noised rows per
+    place. ``rows``: each person's row is uploaded separately, as in the paper, with
+    the person's index."""
     least_sites: Count = 1
-    """Minimum number of answering sites; with fewer the run stops, resumable."""
+    """Minimum number of answering sites; with fewer the run stops (resumable)."""
     answer_seconds: Positive = 120.0
-    """Timeout for one answer of a site."""
+    """Timeout for an answer of a site, in seconds."""
     most_missed: Count = 3
-    """Consecutive missed rounds after which a site is dropped permanently."""
+    """Number of consecutive missed rounds after which a site is removed."""
     most_answer_mb: Count = 1024
 
     @property
     def sends_rows(self) -> bool:
-        """Return True if rows are uploaded separately per person."""
+        """Return True if each person's rows are uploaded separately."""
         return self.uploads == "rows"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
-    """All settings of Falcon; without region model and privacy it is the HGNN."""
+    """All settings of Falcon, or of HGNN (without region model and privacy)."""
 
     model: FalconSettings = field(default_factory=FalconSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -189,7 +183,7 @@ class PredictionSettings:
 
     @property
     def macro_cases(self) -> Literal["reported", "all", "none"]:
-        """Cases used by the region model; ``auto`` depends on the privacy mode."""
+        """Cases used by the region model; ``auto`` is resolved by privacy mode."""
         cases = self.region.macro_cases
         if cases != "auto":
             return cases
@@ -202,12 +196,12 @@ class PredictionSettings:
 
     @property
     def uses_pseudo_traces(self) -> bool:
-        """Return True if people also upload for pseudo traces."""
+        """Return True if people also send uploads for pseudo traces."""
         return self.privacy.is_private and self.pseudo.pseudo_copies > 0
 
     @property
     def pseudo_follows_cases(self) -> bool:
-        """Return True if pseudo traces depend on cases that sites may release."""
+        """Return True if pseudo traces depend on reported cases."""
         if not (self.uses_pseudo_traces and self.pseudo.reads_cases):
             return False
         return self.privacy.reveals_validation or self.uses_region_model
@@ -224,19 +218,18 @@ class PredictionSettings:
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
-        """The learning rates to try, with one training run each."""
+        """Learning rates to try, with one training run each."""
         if self.model.learning_rate is not None:
             return (self.model.learning_rate,)
         several = not self.privacy.is_private and self.stopping.selected_on != "test"
         return TRIED_RATES if several else (PAPER_RATE,)
 
     def with_learning_rate(self, rate: float) -> "PredictionSettings":
-        """Return the settings of the training with ``rate``."""
+        """Return the settings with learning rate ``rate``."""
         return replace(self, model=replace(self.model, learning_rate=rate))
 
     def central(self) -> "PredictionSettings":
-        """Return the settings of the paper's HGNN: the centralised person model."""
+        """Return the settings of the paper's HGNN, without privacy and region model."""
         region = replace(self.region, macro_cases="none")
-        return replace(
-            self, privacy=PrivacySettings(), region=region, view=ViewSettings()
-        )
+        privacy, view = PrivacySettings(), ViewSettings()
+        return replace(self, privacy=privacy, region=region, view=view)

@@ -1,7 +1,7 @@
-"""Train Falcon or HGNN in one process and score everybody; resumable at any time.
+"""Resumable training of Falcon or HGNN in one process.
 
-One process is one site with everybody: preparation and early stopping are those of a
-run over sites, so equal settings and seed give the same result in both.
+In-process training uses one site with everybody: preparation and early stopping are
+those of a run over sites, so equal settings and seed give the same result in both.
 
 Training uses only the results in ``TestResults``, never held-out labels. Two exceptions
 reproduce the authors' program: ``macro_cases="all"`` reads everybody's cases, and
@@ -59,15 +59,15 @@ from epifalcon.streams import Streams
 from epifalcon.types import Floats, Plain, Probabilities
 
 REGION = "region"
-"""Folder of the region model, inside that of the region states."""
+"""Folder of the region model, inside the folder of the region states."""
 MODEL, WEIGHTS = "model", "model.safetensors"
 PREDICTION = "prediction"
 LEDGER = "ledger.jsonl"
 RATES = "rates"
-"""Unfinished trainings with several learning rates, one folder each."""
+"""Folder of unfinished training runs, one per learning rate."""
 _HEAD = "ledger_head"
 _NO_LEDGER = "restore the file, or restart the run with --overwrite"
-_NEEDS_TRUTH = "needs a simulated outbreak: only the tests of these people are known"
+_NEEDS_TRUTH = "needs a simulated outbreak: true infections are unknown"
 _PROBABILITY, _LOG_ODDS = "probability", "held"
 _CHECKS = "looks"
 """Key of the validation checks in stored predictions."""
@@ -75,34 +75,34 @@ _CHECKS = "looks"
 
 @dataclass(frozen=True, eq=False)
 class TrainingTask:
-    """Data, settings and seed of a training."""
+    """Data, settings and seed of a training run."""
 
     traces: Traces
-    """Reported traces; true traces may have more observations."""
+    """Traces as reported; unreported visits are missing."""
     known: TestResults
     settings: PredictionSettings
     seed: int
     all_cases: Floats | None = None
-    """(regions, days) cases of everybody; only for ``macro_cases="all"``."""
+    """Cases of all people, (regions, days); only for ``macro_cases="all"``."""
     test_people: preparation.Selection | None = None
-    """Untested people; only for ``stopping.selected_on="test"``."""
+    """Test people and their true states; only for ``stopping.selected_on="test"``."""
 
     def __post_init__(self) -> None:
         _ = self.site_data
 
     @property
     def site_data(self) -> preparation.SiteData:
-        """Everybody as one site."""
+        """Data of one site with all people."""
         return preparation.SiteData(self.traces, self.known)
 
     @property
     def split(self) -> preparation.ValidationSplit:
-        """Validation people and folds, determined by seed and person."""
+        """Validation people and folds, which depend only on seed and person."""
         return preparation.validation_split(self.site_data, self.settings, self.seed)
 
     @property
     def origin(self) -> store.Origin:
-        """The settings and a fingerprint of the data, for stored records."""
+        """Settings, seed and data digest, stored with each record as its provenance."""
         arrays = {**self.site_data.arrays, **self.traces.regions.pack()}
         if self.all_cases is not None:
             arrays["all_cases"] = self.all_cases
@@ -114,7 +114,7 @@ class TrainingTask:
 
 
 class Recorder(Protocol):
-    """Records the view of a curious server during training."""
+    """Interface of a recorder of the server's view during training."""
 
     def start(
         self,
@@ -124,35 +124,35 @@ class Recorder(Protocol):
         seed: int,
         resumed: Checkpoint | None,
     ) -> ServerView:
-        """Begin a recording, or continue the one in a checkpoint."""
+        """Start a recording, or resume the one of a checkpoint."""
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with the recording so far added."""
+        """Return the checkpoint with the current recording added."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the recording to ``folder`` unless it exists."""
+        """Write the recording to ``folder`` if it is not there yet."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Scores of everybody, validation results and privacy cost of a training."""
+    """Scores, validation results and privacy cost of a training run."""
 
     probability: Probabilities
-    """(people,)"""
+    """Probability of having been infected, (people,)."""
     learning_rate: float
     best_round: int
     validation_auc: float
-    """AUC of the people who selected the round: see ``stopping.selected_on``."""
+    """AUC of the people who selected the round (``stopping.selected_on``)."""
     validation_log_loss: float
     checks: tuple[ValidationCheck, ...]
     spent: dict[str, Any]
-    """``privacy_spent`` of the ledger."""
+    """Recorded privacy cost, as returned by ``privacy_spent``."""
     forecast: dict[str, Any] | None
     seconds: float
     seconds_per_round: float
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``; ``load`` reads it back."""
+        """Write the record to ``folder``."""
         meta = asdict(self)
         meta[_CHECKS] = meta.pop("checks")
         arrays = {_PROBABILITY: meta.pop(_PROBABILITY)}
@@ -160,7 +160,7 @@ class Prediction:
 
     @classmethod
     def load(cls, folder: Path) -> "Prediction":
-        """Read what ``save`` wrote."""
+        """Read a record written by ``save``."""
         stored = store.read(folder, PREDICTION)
         values = {**stored.meta}
         values["checks"] = tuple(map(ValidationCheck.of, values.pop(_CHECKS)))
@@ -171,7 +171,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Output:
-    """Output folder, callbacks and recorder of a training."""
+    """Output folder, callbacks and recorder of a training run."""
 
     folder: Path | None
     checkpoint_seconds: float
@@ -181,7 +181,7 @@ class _Output:
     start: float = field(default_factory=perf_counter)
 
     def of_rate(self, rate: float) -> "_Output":
-        """Return the output of a training with one of several learning rates."""
+        """Return the output of the training run with learning rate ``rate``."""
         folder = None
         if self.folder is not None:
             folder = self.folder / RATES / f"{rate:g}"
@@ -203,7 +203,7 @@ def fit(
     progress: Progress = silent,
     recorder: Recorder | None = None,
 ) -> Prediction:
-    """Train on the test results and score everybody.
+    """Train on the test results and predict everybody's probability of infection.
 
     Equal tasks give bitwise equal results on one machine, also if resumed. Checkpoints
     are written to ``folder``, at most every ``checkpoint_seconds``; ``watch`` is called
@@ -215,10 +215,8 @@ def fit(
     require_possible(task)
     region = _region_features(task, folder, origin, progress)
     shared = shared_statistics(task, region, progress)
-    rng = RunSeeds(task.seed).pseudo(0)
-    cohort = preparation.cohort_of(
-        task.site_data, task.split, task.settings, shared, rng, progress
-    )
+    rng, data, split = RunSeeds(task.seed).pseudo(0), task.site_data, task.split
+    cohort = preparation.cohort_of(data, split, task.settings, shared, rng, progress)
     forecast = None if region is None else region.forecast
     output = _Output(folder, checkpoint_seconds, watch, progress, recorder)
     rates, tried = task.settings.learning_rates, []
@@ -250,7 +248,7 @@ def _fit_rate(
     origin: store.Origin,
     attempt: int = 0,
 ) -> Prediction:
-    """Train with one learning rate; each ``attempt`` draws its own weights."""
+    """Train with one learning rate; ``attempt`` selects the initial weights."""
     folder, recorder = output.folder, output.recorder
     if folder is not None and (folder / PREDICTION).is_dir():
         return _finished(task, folder, origin)
@@ -272,7 +270,7 @@ def _fit_rate(
 
 
 class _Training:
-    """A training, resumed if there is a checkpoint, and its best check so far."""
+    """A training run, resumed from its newest checkpoint if there is one."""
 
     def __init__(
         self,
@@ -302,9 +300,8 @@ class _Training:
                 ledger = checkpoints.ledger_of(folder / LEDGER, plan.budget, resumed)
         if resumed is None:
             validation = settings.stopping.selected_on == "validation"
-            ledger.record(
-                *preparation.unprotected_receipts(plan, settings, validation=validation)
-            )
+            made = preparation.unprotected_receipts(plan, settings, validation)
+            ledger.record(*made)
         if output.recorder is not None:
             view = output.recorder.start(cohort, settings.model, plan, seed, resumed)
         self.engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, view)
@@ -312,7 +309,7 @@ class _Training:
             self._restore(resumed)
 
     def run(self) -> None:
-        """Run the remaining rounds, with checkpoints in the folder."""
+        """Run the remaining rounds and write checkpoints to the output folder."""
         engine, output, folder = self.engine, self._output, self._output.folder
         due = perf_counter() + output.checkpoint_seconds
         text = ""
@@ -349,9 +346,8 @@ class _Training:
             return None
         scores = engine.scores() if self._log_odds is None else expit(self._log_odds)
         risks, infected = scores[selected.people], selected.infected
-        check = ValidationCheck.at(
-            engine.round, report.loss, risks, infected, self._epsilon()
-        )
+        number, epsilon = engine.round, self._epsilon()
+        check = ValidationCheck.at(number, report.loss, risks, infected, epsilon)
         if self.stopping.add(check):
             self._probability = scores
             tensors = engine.state().tensors
@@ -359,7 +355,7 @@ class _Training:
         return check
 
     def _epsilon(self) -> float:
-        """Return the epsilon of a person after the rounds done."""
+        """Return the epsilon spent per person so far; infinite in mode ``off``."""
         engine = self.engine
         if not engine.plan.is_private:
             return math.inf
@@ -376,7 +372,7 @@ class _Training:
         return self._seconds_before + perf_counter() - self._output.start
 
     def _checkpoint(self) -> Checkpoint:
-        """Return everything that resuming needs."""
+        """Return a checkpoint of the whole state."""
         values = {
             **self.stopping.as_plain(),
             "seconds": self._seconds,
@@ -400,12 +396,11 @@ class _Training:
         self._log_odds = tensors[_LOG_ODDS].numpy() if _LOG_ODDS in tensors else None
 
     def prediction(self, forecast: Plain | None) -> Prediction:
-        """Return the scores of the best check."""
+        """Return the prediction of the best round."""
         engine, best = self.engine, self.stopping.best
+        rounds = engine.settings.rounds
         if best is None:
-            raise SettingsError(
-                f"model.rounds={engine.settings.rounds}: no round was run"
-            )
+            raise SettingsError(f"model.rounds={rounds}: no round was run")
         return Prediction(
             probability=self._probability,
             learning_rate=engine.settings.learning_rate_at(1),
@@ -421,13 +416,13 @@ class _Training:
 
 
 def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters, embeddings and received rows."""
+    """Select the parameters, embeddings and received rows."""
     names = ("parameter/", "home/rows", "home/received")
     return {name: one for name, one in tensors.items() if name.startswith(names)}
 
 
 def require_possible(task: TrainingTask) -> None:
-    """Raise the error that ``fit`` would raise for these tests and settings."""
+    """Raise an error if ``fit`` is impossible with these tests and settings."""
     settings, traces, clock = task.settings, task.traces, task.traces.clock
     status, split = task.known.status, task.split
     for result, word in ((1, "positive"), (0, "negative")):
@@ -444,9 +439,8 @@ def require_possible(task: TrainingTask) -> None:
             )
     selection(task)
     # One person is enough to check that the windows divide the slots.
-    preparation.hypergraph(
-        Traces(traces.by_slot[:, :1], clock, traces.regions), settings
-    )
+    one = Traces(traces.by_slot[:, :1], clock, traces.regions)
+    preparation.hypergraph(one, settings)
     tested = int(task.known.tested.sum())
     if settings.macro_cases == "reported" and settings.region.folds > tested // 2:
         raise SettingsError(
@@ -461,7 +455,7 @@ def require_possible(task: TrainingTask) -> None:
 
 
 def selection(task: TrainingTask) -> preparation.Selection:
-    """Return the people whose results select the round."""
+    """Return the people whose results select the best round."""
     if task.settings.stopping.selected_on == "validation":
         held_back = task.split.held_back
         return preparation.Selection(held_back, task.known.status[held_back] == 1)
@@ -473,7 +467,7 @@ def selection(task: TrainingTask) -> preparation.Selection:
 def _region_features(
     task: TrainingTask, folder: Path | None, origin: store.Origin, progress: Progress
 ) -> preparation.RegionFeatures | None:
-    """Read the region features from the folder, or compute and store them."""
+    """Read the region features from ``folder``, or compute and store them."""
     if not task.settings.uses_region_model:
         return None
     if folder is None:
@@ -499,8 +493,9 @@ def _fit_region_features(
     names = [one for one in preparation.tally_names(settings) if one not in public]
     tally = preparation.count_tally(site_data, split, settings, progress, names)
     cases = task.all_cases if settings.macro_cases == "all" else None
+    clock, seed = task.traces.clock, task.seed
     fitted = preparation.fit_region_states(
-        tally, task.traces.clock, settings, task.seed, progress, cases
+        tally, clock, settings, seed, progress, cases
     )
     incidence = preparation.hypergraph(task.traces, settings)
     raw = preparation.raw_state(site_data, split, incidence, fitted.states)
@@ -513,11 +508,10 @@ def shared_statistics(
     region: preparation.RegionFeatures | None,
     progress: Progress = silent,
 ) -> preparation.SharedStatistics:
-    """Return the mobility model, cases and region states that all sites share."""
-    names = preparation.public_names(task.settings)
-    tally = preparation.count_tally(
-        task.site_data, task.split, task.settings, progress, names
-    )
+    """Compute the statistics over all people that every site receives."""
+    data, split, settings = task.site_data, task.split, task.settings
+    names = preparation.public_names(settings)
+    tally = preparation.count_tally(data, split, settings, progress, names)
     shared = preparation.SharedStatistics.of(tally, task.traces.regions)
     if region is None:
         return shared
@@ -525,7 +519,7 @@ def shared_statistics(
 
 
 def pseudo_traces_of(task: TrainingTask, progress: Progress = silent) -> PseudoTraces:
-    """Return the pseudo traces of everybody, equal to those of a run."""
+    """Return everybody's pseudo traces, identical to those of a training run."""
     shared = shared_statistics(task, None, progress)
     rng = RunSeeds(task.seed).pseudo(0)
     return preparation.pseudo_traces(task.traces, task.settings, shared, rng, progress)
@@ -534,14 +528,14 @@ def pseudo_traces_of(task: TrainingTask, progress: Progress = silent) -> PseudoT
 def public_mobility(
     traces: Traces, pseudo: PseudoSettings, seed: int, progress: Progress = silent
 ) -> MobilityModel:
-    """Fit the public mobility model of a run, which attackers know too."""
+    """Fit the mobility model of a run, which is public and known to attackers."""
     people = np.arange(traces.people)
     group = preparation.mobility_group(people, pseudo.people_share, seed)
     return tally_mobility(traces, group, progress).model(traces.regions)
 
 
 def _finished(task: TrainingTask, folder: Path, origin: store.Origin) -> Prediction:
-    """Read a finished training's prediction, with the current cost of its ledger."""
+    """Read the prediction of a finished training run; update its privacy cost."""
     place = folder / PREDICTION
     checkpoints.require_same(place, origin, exact=False)
     found, ledger = Prediction.load(place), finished_ledger(folder)
@@ -552,21 +546,21 @@ def _finished(task: TrainingTask, folder: Path, origin: store.Origin) -> Predict
 
 
 def finished_ledger(folder: Path) -> Ledger:
-    """Open the ledger of a finished training and verify every line."""
+    """Open and verify the ledger of a finished training run."""
     head = checkpoints.verify_folder(folder / MODEL)["meta"].get(_HEAD)
     with _advice(_NO_LEDGER, folder / LEDGER):
         return Ledger.open(folder / LEDGER, head=head)
 
 
 def best_model(folder: Path) -> dict[str, Tensor]:
-    """Read the model of the best round and verify its checksum."""
+    """Read the tensors of the best round and verify their checksum."""
     store.verify(folder / MODEL)
     return read_tensors(folder / MODEL / WEIGHTS)
 
 
 @contextlib.contextmanager
 def _advice(way: str, path: Path | None = None) -> Iterator[None]:
-    """Add the path and a recovery hint to a ``CorruptFileError``."""
+    """Context manager that adds path and recovery hint to a ``CorruptFileError``."""
     try:
         yield
     except CorruptFileError as error:

@@ -1,1 +1,1 @@
-"""The hypergraph of people and regions, and propagation of rows along it."""
+"""Hypergraph of people and regions, and propagation of rows along its edges."""

@@ -2,7 +2,7 @@
 
 C counts the slots that two people spent in one region: the sum over slots of B B'
 without its diagonal, where B (people, regions) is the occupancy of a slot. A thousand
-people who meet are one edge but a million pairs, so products use merged edges
+people in one place are one hyperedge but a million pairs, so products use merged edges
 (``fused_propagation.py``), and only each person's strongest contacts are listed.
 """
 
@@ -48,12 +48,12 @@ class Contacts:
 
     @cached_property
     def slots_with_others(self) -> NDArray[np.int64]:
-        """Return the row sums of C as whole numbers: (people,)."""
+        """Return the row sums of C as integers, (people,)."""
         return self._per_person(self.groups.edges * (self.groups.size - 1))
 
     @cached_property
     def degree(self) -> Tensor:
-        """Return the row sums of C: (people,) float32."""
+        """Return the row sums of C, (people,) float32."""
         return torch.from_numpy(self.slots_with_others.astype(np.float32))
 
     @cached_property
@@ -74,24 +74,24 @@ class Contacts:
         """Return C x, (people, width), in the dtype of ``x``, float32 or float64.
 
         Differentiable any number of times; bitwise equal for any number of threads.
-        Sums of whole numbers are exact as long as they fit the dtype.
+        Sums of integers are exact if the dtype can represent them.
         """
         require_rows(x, self.people, "people")
         return linear(x, self._times, self._times)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return D^-1 C x: the mean over each person's contacts, 0 without contacts."""
+        """Return the mean over each person's contacts, D^-1 C x; 0 without contacts."""
         share = torch.from_numpy(inverse(self.slots_with_others)).to(x.dtype)
         return self.product(x) * share[:, None]
 
     def _per_person(self, value: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Sum ``value`` (groups,) over each person's groups: (people,)."""
+        """Sum ``value`` (groups,) over the groups of each person, (people,)."""
         member, spread = self.groups.members.index, np.repeat(value, self.groups.size)
         # Whole numbers below 2^53 add up exactly as floats.
         return np.bincount(member, spread, self.people).astype(np.int64)
 
     def _times(self, x: Tensor) -> Tensor:
-        """Compute C x; group sums include the person's own row, which is subtracted."""
+        """Return C x, computed from group sums minus the person's own row."""
         own = self._per_person(self.groups.edges).astype(float)
         slots = self.groups.edges.astype(float)
         return torch.from_numpy(self.groups.spread(view(x), slots, -own))
@@ -99,12 +99,12 @@ class Contacts:
 
 @dataclass(frozen=True, eq=False)
 class NeighbourList:
-    """Each person's strongest contacts as incoming edges, strongest first."""
+    """Strongest contacts of each person as incoming edges, strongest first."""
 
     edge_index: Tensor
-    """(2, edges) int64: row 0 the partner (source), row 1 the person (target)."""
+    """Partners (sources) and people (targets), (2, edges) int64."""
     weight: Tensor
-    """(edges,) float32: slots spent together."""
+    """Number of slots spent together, (edges,) float32."""
 
 
 def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
@@ -147,10 +147,10 @@ def strongest(contacts: Contacts, most: int) -> NeighbourList:
 
 
 def _group_scores(contacts: Contacts) -> NDArray[np.int64]:
-    """Return each group's contribution to the score of a pair: (groups,).
+    """Return the contribution of each group to the score of a pair, (groups,).
 
-    The high bits hold slots, the low bits slots / others present, as whole numbers,
-    so that the sum does not depend on the order.
+    The high bits hold slots, the low bits slots / others present. Scores are integers,
+    so the sum does not depend on the order.
     """
     groups = contacts.groups
     spread = np.repeat(groups.edges, groups.size)

@@ -4,9 +4,8 @@ Sums and scores are two numba kernels, each the gradient of the other: torch's i
 operations take 3 to 9 times as long for several hundred thousand edges.
 """
 
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,30 +14,28 @@ from torch import Tensor
 
 from epifalcon._numba import compiled, njit
 from epifalcon.errors import DataError
+from epifalcon.hypergraph.propagation import differentiable
 
 Ids = NDArray[np.int64]
-Gradient = Callable[[Tensor], Tensor]
 
 
 class EdgeList:
     """Directed edges between people, from source to target.
 
-    Rows of people are (people, width), or (people, heads, width); values of edges are
-    then (edges,) or (edges, heads), of the same float type.
+    Rows of people are (people, width) or (people, heads, width); values of edges are
+    (edges,) or (edges, heads), respectively, of the same float type.
     """
 
     def __init__(self, edge_index: Tensor, people: int) -> None:
-        """``edge_index`` (2, edges) holds the sources, then the targets."""
+        """Store the edges; ``edge_index`` (2, edges) has sources, then targets."""
         if edge_index.ndim != 2 or len(edge_index) != 2:
             raise DataError(
                 f"edges have shape {tuple(edge_index.shape)}, expected (2, edges)"
             )
-        if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(
-            edge_index.max()
-        ) < max(people, 1):
+        low, high = map(int, edge_index.aminmax()) if edge_index.numel() else (0, -1)
+        if low < 0 or high >= people:
             raise DataError(
-                f"edges join people {int(edge_index.min())} to "
-                f"{int(edge_index.max())}, expected 0 to {people - 1}"
+                f"edges join people {low} to {high}, expected 0 to {people - 1}"
             )
         self.people = people
         self.source, self.target = edge_index.long().contiguous()
@@ -79,7 +76,7 @@ def segment_softmax(score: Tensor, segment: Tensor, segments: int) -> Tensor:
 
 
 class _Sorted:
-    """The edges sorted by one end: ``start`` (people + 1,), ``edge``, ``other``."""
+    """Edges sorted by one endpoint: ``start`` (people + 1,), ``edge``, ``other``."""
 
     def __init__(self, other: Tensor, end: Tensor, people: int) -> None:
         self.start = np.zeros(people + 1, np.int64)
@@ -96,13 +93,11 @@ def _product(value: Tensor, x: Tensor, there: _Sorted, back: _Sorted) -> Tensor:
         _sum_edges(there.start, there.edge, there.other, heads, rows, result)
         return torch.from_numpy(out)
 
-    return _bilinear(
-        value,
-        x,
-        run,
+    gradients = (
         lambda grad: _scores(grad, x, there, back),
         lambda grad: _product(value, grad, back, there),
     )
+    return differentiable(run, gradients, value, x)
 
 
 def _scores(query: Tensor, key: Tensor, there: _Sorted, back: _Sorted) -> Tensor:
@@ -112,38 +107,11 @@ def _scores(query: Tensor, key: Tensor, there: _Sorted, back: _Sorted) -> Tensor
         _score_edges(there.start, there.edge, there.other, rows, _with_heads(key), out)
         return torch.from_numpy(out.reshape(len(out), *query.shape[1:-1]))
 
-    return _bilinear(
-        query,
-        key,
-        run,
+    gradients = (
         lambda grad: _product(grad, key, there, back),
         lambda grad: _product(grad, query, back, there),
     )
-
-
-def _bilinear(
-    left: Tensor, right: Tensor, run: Callable[[], Tensor], *gradients: Gradient
-) -> Tensor:
-    """Return ``run()``, bilinear in ``left`` and ``right`` with these gradients."""
-    return cast(Tensor, _Bilinear.apply(left, right, run, gradients))  # type: ignore[no-untyped-call]
-
-
-class _Bilinear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        left: Tensor,  # noqa: ARG004
-        right: Tensor,  # noqa: ARG004
-        run: Callable[[], Tensor],
-        gradients: tuple[Gradient, Gradient],
-    ) -> Tensor:
-        ctx.gradients = gradients
-        return run()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        pairs = zip(ctx.needs_input_grad[:2], ctx.gradients, strict=True)
-        return (*(make(grad) if needed else None for needed, make in pairs), None, None)
+    return differentiable(run, gradients, query, key)
 
 
 def _array(x: Tensor) -> NDArray[Any]:

@@ -1,8 +1,7 @@
 """Both halves of a hypergraph layer in one pass: y = D_v^-1 H D_e^-1 H' x.
 
-The equation of HGNN without Theta and activation. Edge rows are never stored; use
-this where they are not needed. ``propagation.py`` is the readable reference with
-both halves.
+The equation of HGNN without Theta and activation. Edge rows are never stored.
+``propagation.py`` is the readable reference with separate halves.
 
 Three optimisations:
 
@@ -48,11 +47,11 @@ _PARTS = 2
 _BLOCK = 64
 """Maximum groups per block; more would save few stays and reduce precision."""
 _SMALLER = 4
-"""A group this many times smaller than the block's largest starts a new block."""
+"""A group this many times smaller than the largest of the block starts a new block."""
 _CHUNK = 32
 """Number of blocks whose noise is drawn at once."""
 _COLUMNS = 32
-"""Columns processed at once; other widths are padded with zeros."""
+"""Number of columns processed at once; other widths are padded with zeros."""
 # A block's table has one row per group with four parts of _COLUMNS values: entering
 # minus leaving rows, rows of stays in this group only, the group's output, and the
 # sum of the outputs of earlier groups. Constant widths compile to vector instructions
@@ -70,13 +69,13 @@ class MergedEdges:
     members: Rows
     """Members of each group."""
     edges: Ids
-    """(groups,) number of merged edges."""
+    """Number of merged edges of each group, (groups,)."""
     group_of_edge: Ids
-    """(edges,) group of each edge of the hypergraph, ``ALONE`` for one person."""
+    """Group of each edge of the hypergraph, (edges,); ``ALONE`` for one member."""
 
     @classmethod
     def of(cls, inc: Incidence) -> "MergedEdges":
-        """Merge the edges of ``inc`` by region, so adjacent groups share members."""
+        """Merge equal edges of ``inc``, by region, so adjacent groups share members."""
         rows = inc.by_edge
         group = np.empty(inc.edges, np.int32)
         bits = max(int(inc.edges).bit_length() + 1, 4)
@@ -91,7 +90,7 @@ class MergedEdges:
 
     @property
     def size(self) -> NDArray[np.int64]:
-        """Return the number of members: (groups,)."""
+        """Return the number of members of each group, (groups,)."""
         return np.diff(self.members.start)
 
     def spread(
@@ -106,20 +105,21 @@ class MergedEdges:
 
         Args:
             x: rows, (people, width), float32 or float64.
-            weight: (groups,) factor of each group's sum, greater than 0.
-            own: (people,) factor of a person's own row, which is added.
-            scale: (people,) factor of the result; None for 1.
-            noise: added to group sums and to the rows of people.
+            weight: positive factor of each group's sum, (groups,).
+            own: factor of the person's own row, which is added, (people,).
+            scale: factor of the result, (people,); None for 1.
+            noise: noise added to group sums and to the rows of people.
 
         Returns:
-            (people, width), in the dtype of ``x``. The work is split into parts that do
-            not depend on the number of threads, so neither does the result.
+            Rows (people, width) in the dtype of ``x``; they do not depend on the
+            number of threads.
         """
         stays, width, rows = self.stays, x.shape[1], _pad(x)
         bound = equal_parts(stays.start, _PARTS)
         sums = self._take_zeros((_PARTS, *rows.shape), x.dtype)
         # Noise is added to the sum of a group, which is scaled afterwards.
         sigma = None if noise is None else (noise.group / weight).astype(x.dtype)
+        key = np.uint64(0 if noise is None else noise.key)
 
         def work(part: int) -> None:
             begin, end = int(bound[part]), int(bound[part + 1])
@@ -130,13 +130,13 @@ class MergedEdges:
                 past = min(first + _CHUNK, end)
                 groups = slice(stays.block[first], stays.block[past])
                 drawn = np.empty((len(sigma[groups]), width), x.dtype)
-                fill_normals(noise.word, groups.start, sigma[groups], drawn)
+                fill_normals(key, groups.start, sigma[groups], drawn)
                 stays.spread(first, past, weight, _pad(drawn), rows, sums[part])
 
         each_part(work, _PARTS, len(stays.person) * width)
         if noise is not None:
             drawn = np.empty(x.shape, x.dtype)
-            fill_normals(noise.word, len(self), noise.person.astype(x.dtype), drawn)
+            fill_normals(key, len(self), noise.person.astype(x.dtype), drawn)
             sums[0] += _pad(drawn)
         out = np.empty(rows.shape, x.dtype)
         last = np.ones(len(x)) if scale is None else scale
@@ -165,23 +165,23 @@ class MergedEdges:
 class Stays(NamedTuple):
     """Stays of people in consecutive groups, by blocks whose tables fit a cache.
 
-    The stays of a block are contiguous: those in a single group first, then by person.
+    The stays of a block are contiguous: those in one group, then the longer ones.
     A block ends early where a group is much smaller than an earlier one, because
     subtracting from a large running sum leaves its rounding error.
     """
 
     block: Ends
-    """(blocks + 1,) first group of each block."""
+    """First group of each block, (blocks + 1,)."""
     start: Ends
-    """(blocks + 1,) first stay of each block."""
+    """First stay of each block, (blocks + 1,)."""
     longer: Ends
-    """(blocks,) first stay of each block in more than one group."""
+    """First stay of each block that spans more than one group, (blocks,)."""
     person: NDArray[np.uint32]
-    """(stays,) person ids."""
+    """Person of each stay, (stays,)."""
     first: NDArray[np.uint8]
-    """(stays,) first group of the stay, counted from the block's first."""
+    """First group of each stay, relative to its block, (stays,)."""
     past: NDArray[np.uint8]
-    """(stays,) one past the last group of the stay, counted likewise."""
+    """Last group of each stay plus one, relative to its block, (stays,)."""
 
     def spread(
         self,
@@ -206,42 +206,37 @@ class Stays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PassNoise:
-    """Gaussian noise added during a pass."""
+    """Parameters of the Gaussian noise added during a pass."""
 
     group: Floats
-    """(groups,) standard deviation of the noise on a group's output."""
+    """Standard deviation of the noise on each group's output, (groups,)."""
     person: Floats
-    """(people,) standard deviation of the noise from single-person edges."""
+    """Standard deviation of the noise from single-person edges, (people,)."""
     key: int
     """64-bit key of the random numbers."""
-
-    @property
-    def word(self) -> np.uint64:
-        """Return the key for compiled code."""
-        return np.uint64(self.key)
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeSums:
-    """Sums of per-edge values."""
+    """Sums of per-edge values by group and by person."""
 
     group: Floats
-    """(groups,) over the edges of each group."""
+    """Sum over the edges of each group, (groups,)."""
     person: Floats
-    """(people,) over the edges in which the person was alone."""
+    """Sum over the edges in which the person was alone, (people,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FusedOperator:
-    """D_v^-1 H diag(1/n_e) H' on merged edges."""
+    """Operator D_v^-1 H diag(1/n_e) H' on merged edges."""
 
     merged: MergedEdges
     person_alone: Ids
-    """(single-person edges,) the person, in the order of the edges."""
+    """Person of each single-person edge, in the order of the edges."""
     degree: Ids
-    """(people,) number of edges of each person."""
+    """Number of edges of each person, (people,)."""
     counts: Floats
-    """(edges,) n_e."""
+    """Number n_e of people at each edge, (edges,)."""
 
     @classmethod
     def of(cls, inc: Incidence, counts: Floats | None = None) -> "FusedOperator":
@@ -258,12 +253,12 @@ class FusedOperator:
 
     @cached_property
     def share(self) -> Floats:
-        """Return 1 / deg(v), 0 for people without edges: (people,)."""
+        """Return 1 / deg(v), (people,); 0 for people without edges."""
         return inverse(self.degree)
 
     @cached_property
     def weight(self) -> EdgeSums:
-        """Return the sums of 1/n_e."""
+        """Return the sums of 1/n_e by group and by person."""
         return self.sum_edges(1 / self.counts)
 
     def sum_edges(self, value: Floats) -> EdgeSums:
@@ -281,15 +276,14 @@ class FusedOperator:
 
         Args:
             x: rows, (people, width), float32 or float64.
-            scale: (people,), such as ``share``; None for 1.
+            scale: factors (people,), such as ``share``; None for 1.
             noise: standard deviations and key; None for no noise.
 
         Returns:
-            (people, width), in the dtype of ``x``.
+            Rows (people, width) in the dtype of ``x``.
         """
-        return self.merged.spread(
-            x, self.weight.group, self.weight.person, scale, noise
-        )
+        weight = self.weight
+        return self.merged.spread(x, weight.group, weight.person, scale, noise)
 
 
 def _pad(rows: RowsOf) -> RowsOf:
@@ -336,7 +330,7 @@ def _spread(
 ) -> None:
     """Run ``Stays.spread`` on one piece, with flat arrays and one block's table.
 
-    The first two parts of the table's rows are zero before and after the call.
+    The first two sections of the table are zero before and after the call.
     """
     for number in range(begin, end):
         for stay in range(start[number], longer[number]):
@@ -381,7 +375,7 @@ def _spread(
 
 @compiled
 def _pass_on(weight: Floats, table: RowsOf) -> None:
-    """Compute the output of each group of a block, and its running sum."""
+    """Compute the output of each group of a block, and the running sum of outputs."""
     for group in range(len(weight)):
         factor, row = table.dtype.type(weight[group]), np.uint64(group) * _ROW
         for column in range(_WIDTH):
@@ -400,7 +394,7 @@ def _pass_on(weight: Floats, table: RowsOf) -> None:
 
 @compiled
 def _finish(sums: RowsOf, x: RowsOf, own: Floats, scale: Floats, out: RowsOf) -> None:
-    """Compute scale * (sum of parts + own * x), and reset the parts to zero."""
+    """Write scale * (sum of parts + own * x), and reset the parts to zero."""
     for piece in range(len(x)):
         for who in range(len(own)):
             factor, last = x.dtype.type(own[who]), x.dtype.type(scale[who])
@@ -520,9 +514,9 @@ def _find_stays(
 
 @compiled
 def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
-    """Fill ``group`` and return the first edge of each group.
+    """Write the group of each edge and return the first edge of each group.
 
-    Uses a hash table of 2^bits entries with open addressing, half full at most. Members
+    Uses a hash table of 2^bits entries with open addressing, at most half full. Members
     are compared one by one, so the result is exact.
     """
     last = np.uint64((1 << bits) - 1)
@@ -548,7 +542,7 @@ def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
 
 @compiled
 def _hash(start: Ends, index: Ids, edge: int) -> np.uint64:
-    """Hash the members of an edge, in their order, to 64 bits."""
+    """Return a 64-bit hash of the ordered members of an edge."""
     value = np.uint64(0x9E3779B97F4A7C15)
     for pair in range(start[edge], start[edge + 1]):
         value = (value ^ np.uint64(index[pair])) * np.uint64(0xBF58476D1CE4E5B9)

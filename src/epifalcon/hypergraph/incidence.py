@@ -14,8 +14,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import whole
+from epifalcon.checks import typed, whole
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.flows import count_distinct
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
 
@@ -32,9 +33,9 @@ class Rows:
     """Rows in CSR form: row i is ``index[start[i] : start[i + 1]]``, ascending."""
 
     start: Ends
-    """(rows + 1,)"""
+    """Start of each row in ``index``, (rows + 1,)."""
     index: Ids
-    """(pairs,)"""
+    """Column of each entry, (pairs,)."""
 
     def __post_init__(self) -> None:
         _freeze(self.start)
@@ -43,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Incidence:
-    """The (person, edge) pairs H, sorted by edge and then by person.
+    """Incidence H as (person, edge) pairs, sorted by edge and then by person.
 
     A person counts once per edge, however many slots of the window were spent
     there. Every edge has at least one member; people without edges have degree 0.
@@ -57,22 +58,15 @@ class Incidence:
     regions: int
     windows: int
     edge_key: EdgeKeys
-    """(edges,) window * regions + region, ascending; the same in every cohort."""
+    """Key window * regions + region of each edge, (edges,), ascending; the same in
+    every cohort."""
     by_edge: Rows
-    """The members of each edge."""
+    """Members of each edge."""
 
     def __post_init__(self) -> None:
         key, start, member = self.edge_key, self.by_edge.start, self.by_edge.index
-        for name, array, kind in (
-            ("edge_key", key, "int64"),
-            ("start", start, "int64"),
-            ("index", member, "int32"),
-        ):
-            if array.dtype != kind or array.ndim != 1:
-                raise DataError(
-                    f"{name} is {array.dtype} of {array.ndim} axes, "
-                    f"expected {kind} of 1"
-                )
+        typed(np.int64, 1, edge_key=key, start=start)
+        typed(np.int32, 1, index=member)
         if len(start) != len(key) + 1 or start[0] != 0 or start[-1] != len(member):
             raise DataError(
                 f"{len(start)} bounds from {start[0]} to {start[-1]} for "
@@ -101,8 +95,8 @@ class Incidence:
     ) -> "Incidence":
         """Build the hypergraph of ``traces``; unobserved slots belong to no edge.
 
-        ``window_slots`` slots form one window. ``keep_alone`` keeps edges with a
-        single person. A cohort must keep them, since people of other cohorts may be
+        Each window has ``window_slots`` slots. ``keep_alone`` keeps edges with one
+        person, which is required for a cohort, since people of other cohorts may be
         members of the same edge.
         """
         whole(1, window_slots=window_slots)
@@ -119,7 +113,7 @@ class Incidence:
         least = 1 if keep_alone else 2
         region, size = [], []
         for window in parts:
-            count = _count_window(window, regions)
+            count = count_distinct(window, regions)
             region.append(np.flatnonzero(count >= least))
             size.append(count[region[-1]])
         start = _bounds(np.concatenate(size))
@@ -148,22 +142,22 @@ class Incidence:
 
     @cached_property
     def size(self) -> Ids:
-        """Return |e|, the number of members in this record: (edges,)."""
+        """Return |e|, the number of members in this record, (edges,)."""
         return _freeze(np.diff(self.by_edge.start).astype(np.int32))
 
     @cached_property
     def degree(self) -> Ids:
-        """Return deg(v), the number of edges of each person: (people,)."""
+        """Return deg(v), the number of edges of each person, (people,)."""
         return _freeze(count_ids(self.by_edge.index, self.people))
 
     @cached_property
     def by_person(self) -> sp.csr_array:
-        """Return H, the edges of each person: (people, edges) of ones."""
+        """Return H, the edges of each person, (people, edges)."""
         return self.matrix.T.tocsr()
 
     @property
     def matrix(self) -> sp.csr_array:
-        """Return H transposed, (edges, people) of ones, a view of ``by_edge``."""
+        """Return H' as a sparse matrix (edges, people), a view of ``by_edge``."""
         start, index = self.by_edge.start, self.by_edge.index
         if self.pairs <= np.iinfo(np.int32).max:
             # With bounds of another type SciPy would copy the index.
@@ -173,18 +167,13 @@ class Incidence:
 
     @property
     def edge_region(self) -> Ids:
-        """Return the region of each edge: (edges,)."""
+        """Return the region of each edge, (edges,)."""
         return (self.edge_key % self.regions).astype(np.int32)
-
-    @property
-    def edge_window(self) -> Ids:
-        """Return the window of each edge: (edges,)."""
-        return (self.edge_key // self.regions).astype(np.int32)
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Incidence":
         """Return the incidence of a cohort, renumbered in the order of ``people``.
 
-        Edges keep their keys; those without any of the people are dropped. ``degree``
+        Edge keys are unchanged; edges without any of the people are dropped. ``degree``
         is the same as in the city, but ``size`` counts the cohort only, so means over
         edges need the sums and sizes of all cohorts.
         """
@@ -197,7 +186,7 @@ class Incidence:
         return Incidence(len(chosen), self.regions, self.windows, key, rows)
 
     def places_in(self, keys: EdgeKeys) -> NDArray[np.int64]:
-        """Return the position of each edge in the ascending ``keys``: (edges,)."""
+        """Return the position of each edge key in the ascending ``keys``, (edges,)."""
         place = np.searchsorted(keys, self.edge_key)
         missing = place == len(keys)
         missing[~missing] = keys[place[~missing]] != self.edge_key[~missing]
@@ -235,7 +224,7 @@ def _freeze(array: NDArray[T]) -> NDArray[T]:
 
 
 def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
-    """Return H value: the sum of ``value`` (edges,) over each person's edges."""
+    """Return the sum of ``value`` (edges,) over each person's edges, (people,)."""
     total: Floats = inc.matrix.T @ value
     return total
 
@@ -243,7 +232,7 @@ def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
 def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
-    """Count distinct people of each edge over ``inc`` and ``others``: (edges,)."""
+    """Count the distinct people of each edge over ``inc`` and ``others``, (edges,)."""
     parts, count = [], np.empty(inc.edges, np.int64)
     for other in others:
         place = np.searchsorted(other.edge_key, inc.edge_key)
@@ -266,23 +255,8 @@ def distinct_members(
 
 
 @compiled
-def _count_window(window: RegionIds, regions: int) -> Ids:
-    """Count distinct people per region: ``window`` (slots, people) to (regions,)."""
-    slots, people = window.shape
-    count = np.zeros(regions, np.int32)
-    last = np.full(regions, -1, np.int32)
-    for person in range(people):
-        for slot in range(slots):
-            region = window[slot, person]
-            if region != UNKNOWN and last[region] != person:
-                last[region] = person
-                count[region] += 1
-    return count
-
-
-@compiled
 def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
-    """Write each person into the edges of the window.
+    """Write each person into the edge of the visited region, for each slot of a window.
 
     ``place`` (regions,) is the next free position of each region's edge in
     ``member``, -1 where the region has no edge; it is updated in place.
@@ -300,7 +274,7 @@ def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
 
 @compiled
 def count_ids(ids: Ids, length: int) -> Ids:
-    """Count each id from 0 to ``length`` - 1 as int32, without copying ``ids``."""
+    """Return the count of each id below ``length``, int32; ``ids`` is not copied."""
     count = np.zeros(length, np.int32)
     for value in ids:
         count[value] += 1
@@ -309,7 +283,7 @@ def count_ids(ids: Ids, length: int) -> Ids:
 
 @compiled
 def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
-    """Return the rows of each column, ascending; ``turned`` holds column starts."""
+    """Return the transposed rows, ascending; ``turned`` has the column starts."""
     place = turned.copy()
     row_of = np.empty(len(index), np.int32)
     for row in range(len(start) - 1):
@@ -322,7 +296,7 @@ def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
 
 @compiled
 def select_rows(start: Ends, index: Ids, rows: Ids, chosen_start: Ends) -> Ids:
-    """Return the entries of the chosen ``rows``, concatenated."""
+    """Return the entries of the selected ``rows``, concatenated."""
     chosen = np.empty(chosen_start[-1], np.int32)
     for place in range(len(rows)):
         here = chosen_start[place]

@@ -7,7 +7,8 @@ can be differentiated again. Sums are computed in the dtype of the rows, in the 
 of the ids.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from epifalcon.hypergraph.incidence import Ends, Incidence
 from epifalcon.types import Floats
 
 RowsOf = NDArray[np.floating]
-"""(rows, width), float32 or float64."""
+"""Rows (rows, width), float32 or float64."""
 Map = Callable[[Tensor], Tensor]
 
 
 def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
-    """Return H' x: the sum of the members' rows, (people, width) to (edges, width).
+    """Return H' x, the sums over members: (people, width) to (edges, width).
 
     Sums of cohorts may be added at equal edge keys; means may not.
     """
@@ -34,13 +35,13 @@ def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
 
 
 def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
-    """Return H e: the sum of a person's edges, (edges, width) to (people, width)."""
+    """Return H e, sums over own edges: (edges, width) to (people, width)."""
     require_rows(edges, inc.edges, "edges")
     return linear(edges, *reversed(_products(inc)))
 
 
 def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
-    """Return De^-1 H' x: means of members' rows, (people, width) to (edges, width).
+    """Return De^-1 H' x, the means over members: (people, width) to (edges, width).
 
     The mean is over the members in ``inc``; for a cohort, over the cohort only.
     """
@@ -48,13 +49,13 @@ def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
 
 
 def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
-    """Return Dv^-1 H e: means of people's edges, (edges, width) to (people, width)."""
+    """Return Dv^-1 H e, means over own edges: (edges, width) to (people, width)."""
     share = torch.from_numpy(inverse(inc.degree)).to(edges)
     return sum_to_people(edges, inc) * share[:, None]
 
 
 def _products(inc: Incidence) -> tuple[Map, Map]:
-    """Return the products with H' and with H."""
+    """Return two functions: the products with H' and with H."""
     there = inc.matrix
     back = there.T
     return (
@@ -64,20 +65,34 @@ def _products(inc: Incidence) -> tuple[Map, Map]:
 
 
 def linear(x: Tensor, there: Map, back: Map) -> Tensor:
-    """Return ``there(x)``, a linear map whose transpose ``back`` gives the gradient."""
-    result: Tensor = _Linear.apply(x, there, back)  # type: ignore[no-untyped-call]
+    """Apply the linear map ``there`` to x, with its transpose ``back`` as gradient."""
+    gradient = partial(linear, there=back, back=there)
+    return differentiable(lambda: there(x), (gradient,), x)
+
+
+def differentiable(
+    run: Callable[[], Tensor], gradients: Sequence[Map], *inputs: Tensor
+) -> Tensor:
+    """Return ``run()``, linear in each of ``inputs``, with the given ``gradients``."""
+    result: Tensor = _Function.apply(run, gradients, *inputs)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Linear(torch.autograd.Function):
+class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Map, back: Map) -> Tensor:  # noqa: ANN401
-        ctx.there, ctx.back = there, back
-        return there(x)
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        run: Callable[[], Tensor],
+        gradients: Sequence[Map],
+        *_inputs: Tensor,
+    ) -> Tensor:
+        ctx.gradients = gradients
+        return run()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        return linear(grad, ctx.back, ctx.there), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        pairs = zip(ctx.needs_input_grad[2:], ctx.gradients, strict=True)
+        return (None, None, *(make(grad) if needed else None for needed, make in pairs))
 
 
 def inverse(count: NDArray[np.integer]) -> Floats:
@@ -86,7 +101,7 @@ def inverse(count: NDArray[np.integer]) -> Floats:
 
 
 def require_rows(x: Tensor, rows: int, what: str) -> None:
-    """Raise unless ``x`` is (rows, width), of 32 or 64 bit floats, on the CPU."""
+    """Raise unless ``x`` is a (rows, width) float32 or float64 tensor on the CPU."""
     if x.ndim != 2 or len(x) != rows:
         raise DataError(
             f"rows have shape {tuple(x.shape)}, expected ({rows}, width) for {what}"
@@ -106,7 +121,7 @@ def view(x: Tensor) -> RowsOf:
 
 
 def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
-    """Return bounds (parts + 1,) that split rows into parts of about equal pairs."""
+    """Return bounds (parts + 1,) of row ranges with about equal numbers of pairs."""
     quota = np.linspace(0, start[-1], parts + 1)
     bound = np.searchsorted(start, quota)
     # Rows without pairs may be at either end.

@@ -1,9 +1,9 @@
-"""The estimator interface of all methods, in the manner of scikit-learn.
+"""Estimator interface of all methods, following scikit-learn.
 
     risk = Gcn(width=32, seed=3).fit(traces, tests).predict_proba()
 
-Hyperparameters and seed go to the constructor, data to ``fit``. A method sees traces
-and test results, never a held-out label.
+Hyperparameters and seed are passed to the constructor, data to ``fit``. A method gets
+traces and test results, never a held-out label.
 """
 
 import typing
@@ -42,77 +42,78 @@ INTERVAL_WIDTH = "interval_width"
 LEARNING_RATE = "learning_rate"
 BEST_STEP = "best_step"
 STEP_LIMIT = "step_limit"
-"""Keys of ``Scores.diagnostics``: mean width of the intervals of risks; for a trained
-method the chosen learning rate, the step of the model used, and their maximum."""
+"""Keys of ``Scores.diagnostics``: mean width of the risk intervals and, for a trained
+method, the selected learning rate, the selected step, and the maximum number of
+steps."""
 
 
 PREDICTION = "prediction"
-"""Kind, and folder, of stored scores."""
+"""Record kind and folder name of stored scores."""
 T = TypeVar("T")
-_ESTIMATOR, _TRACES, _TESTS = "estimator", "city", "known"
+ESTIMATOR, _TRACES, _TESTS = "estimator", "city", "known"
 _ARRAYS = ("masked", "masked_risk", "now", "now_tested", "low", "high")
 _FIGURES = ("seconds", "steps", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """The settings of a method without hyperparameters."""
+    """Settings of a method without hyperparameters."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Context:
-    """What a method may use besides traces and tests, and how its fit is run."""
+    """Assumptions about the disease and options of a fit, besides traces and tests."""
 
     pathogen: Pathogen = SARS_COV_2
-    """The disease's rates, as published."""
+    """Published rates of the disease."""
     rule: OutbreakSettings = field(default_factory=default_outbreak)
-    """The assumed transmission rule, equal in all regions; of the seeds only their
-    number may be read."""
+    """Assumed transmission rule, equal in all regions. Methods may read the number of
+    seeds, but not which people they are."""
     test_errors: TestErrors = field(default_factory=TestErrors)
-    """The published error rates of tests."""
+    """Published error rates of the tests."""
     progress: Progress = silent
     folder: Path | None = None
-    """Where checkpoints of an interrupted fit are stored; None stores nothing."""
+    """Folder for checkpoints of an interrupted fit; None for no checkpoints."""
     checkpoint_seconds: float = 20.0
     ground_truth: Outbreak | None = None
-    """The true outbreak, held-out people included: only for ceilings."""
+    """True outbreak, including held-out people; set for ceilings only."""
     all_cases: Floats | None = None
-    """(regions, days) of everybody; only for ``macro_cases="all"``."""
+    """Cases among all people, (regions, days); set for ``macro_cases="all"`` only."""
     test_people: "Selection | None" = None
-    """Only for ``stopping.selected_on="test"``."""
+    """Held-out people; set for ``stopping.selected_on="test"`` only."""
     watch: "Watch | None" = None
     recorder: "Recorder | None" = None
-    """Observers of a training in rounds."""
+    """Callbacks ``watch`` and ``recorder`` observe a training in rounds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The result of a fit."""
+    """Result of a fit."""
 
     risk: Probabilities
-    """(people,) in [0, 1]."""
+    """Probability of infection, (people,)."""
     masked: PersonIds | None = None
-    """(masked people,) tested people whose results were not used for ``masked_risk``;
-    the validation people where a method has them."""
+    """Tested people whose own results were not used for ``masked_risk``, (masked
+    people,); the validation people, if the method has any."""
     masked_risk: Probabilities | None = None
-    """(masked people,)"""
+    """Risks of the masked people, (masked people,)."""
     steps: int = 0
     parameters: int = 0
     seconds: float = 0.0
-    """Duration of the fit, set by ``fit``."""
+    """Duration of the fit in seconds, set by ``fit``."""
     diagnostics: dict[str, Any] = field(default_factory=dict)
-    """Figures for the log, such as the chosen learning rate."""
+    """Values for the log, such as the selected learning rate."""
     now: Probabilities | None = None
-    """(people,) of being infected at the end, without the person's own tests."""
+    """Probability of being infected at the end, own tests excluded, (people,)."""
     now_tested: Probabilities | None = None
-    """(people,) the same with own tests."""
+    """Probability of being infected at the end, given own tests, (people,)."""
     low: Probabilities | None = None
-    """(people,) lower end of the interval of each risk."""
+    """Lower bound of the interval of each risk, (people,)."""
     high: Probabilities | None = None
-    """(people,) upper end."""
+    """Upper bound of the interval of each risk, (people,)."""
 
     def save(self, folder: Path, origin: Origin) -> None:
-        """Write the record into ``folder``; ``load`` reads it back."""
+        """Write the scores into ``folder``; ``load`` is the inverse."""
         optional = {name: getattr(self, name) for name in _ARRAYS}
         arrays = {name: one for name, one in optional.items() if one is not None}
         meta = {name: getattr(self, name) for name in _FIGURES}
@@ -126,7 +127,7 @@ class Scores:
 
     @classmethod
     def load(cls, folder: Path) -> "Scores":
-        """Read what ``save`` wrote."""
+        """Load scores written by ``save``."""
         record = store.read(folder, PREDICTION)
         risk = np.array(record.arrays["probability"])
         stored: dict[str, Any] = {
@@ -139,7 +140,7 @@ class Scores:
 
 
 class Method(ABC):
-    """An estimator of who is probably infected.
+    """Base class of estimators of infection risk.
 
     Follows scikit-learn: parameters in the constructor, data in ``fit``, results from
     ``predict_proba``; ``get_params``, ``set_params`` and ``sklearn.base.clone`` work.
@@ -149,10 +150,10 @@ class Method(ABC):
 
     Args:
         settings: An instance of ``settings_type``; its defaults if None.
-        seed: Seed of all random numbers of the fit.
+        seed: Seed of all random numbers used by the fit.
         **hyperparameters: Fields of ``settings_type`` by name, instead of
-            ``settings``. A table of settings may be given as its class or as a
-            mapping; one with a ``mode`` also by the mode alone, as in
+            ``settings``. Nested settings are given as an instance or a mapping; if
+            they have a ``mode``, the mode alone suffices, as in
             ``Falcon(privacy="paper")``.
     """
 
@@ -160,9 +161,9 @@ class Method(ABC):
     title: ClassVar[str]
     settings_type: ClassVar[type] = NoSettings
     sees_truth: ClassVar[bool] = False
-    """Whether it is a ceiling, which is given the true outbreak."""
+    """True for a ceiling, which uses the true outbreak."""
     sees_true_traces: ClassVar[bool] = False
-    """Whether a ceiling is given the true traces instead of the reported ones."""
+    """True for a ceiling that uses the true traces instead of the reported ones."""
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class Method(ABC):
         self._tests: TestResults | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the constructor by name.
+        """Return the constructor parameters by name.
 
         Args:
             deep: Also return the fields of nested settings, as ``privacy__mode``.
@@ -206,10 +207,10 @@ class Method(ABC):
         return {**params, "seed": self.seed}
 
     def set_params(self, **params: Any) -> Self:  # noqa: ANN401
-        """Change parameters by name, also nested ones, as ``privacy__mode="local"``.
+        """Set parameters by name, including nested ones, as ``privacy__mode="local"``.
 
-        An unknown name is a ``SettingsError`` that gives the nearest one; nothing is
-        changed then. Results of an earlier fit remain until the next one.
+        An unknown name raises ``SettingsError``, which suggests the nearest valid name,
+        and changes nothing. Results of an earlier fit remain until the next fit.
         """
         seed = params.pop("seed", self.seed)
         nested = {key: value for key, value in params.items() if "__" in key}
@@ -235,11 +236,15 @@ class Method(ABC):
         return f"{type(self).__name__}({_listed(shown)})"
 
     def _build(self, values: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Build the settings; a string for a table of settings is its mode."""
+        """Build the settings; a string given for a settings table sets its mode."""
         hints = typing.get_type_hints(self.settings_type)
         for name in values:
             if name not in hints:
                 path, known = f"{self.name}.{name}", [*hints, "seed"]
+                if near := _in_tables(name, values[name], hints):
+                    raise SettingsError(
+                        f"unknown setting {path!r}: did you mean {' or '.join(near)}?"
+                    )
                 raise SettingsError(unknown_name("setting", path, known, self.name))
 
         def expanded(name: str, value: Any) -> Any:  # noqa: ANN401
@@ -253,22 +258,27 @@ class Method(ABC):
 
     @abstractmethod
     def score(self, traces: Traces, known: TestResults) -> Scores | Probabilities:
-        """Return everybody's risk (people,) given the tests in ``known``."""
+        """Return risks, (people,), and diagnostics, given the tests in ``known``."""
 
     def fit(
         self, traces: Traces, tests: TestResults, context: Context | None = None
     ) -> Self:
-        """Estimate everybody's risk.
+        """Estimate the infection risk of all people.
 
         Args:
             traces: Where people were.
             tests: Test results of some of them.
-            context: What is assumed about the disease, and how the fit is run;
+            context: Assumptions about the disease and options of the fit;
                 SARS-CoV-2 and the paper's rule by default.
 
         Returns:
             The estimator itself.
         """
+        if not isinstance(traces, Traces) or not isinstance(tests, TestResults):
+            raise DataError(
+                f"{self.name}: fit takes (traces, tests), that is Traces and "
+                f"TestResults, not {type(traces).__name__} and {type(tests).__name__}"
+            )
         context = Context() if context is None else context
         if context.ground_truth is not None and not self.sees_truth:
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
@@ -294,7 +304,7 @@ class Method(ABC):
         """Return the risk of ``people``, or of everybody, tested people included.
 
         Args:
-            people: Numbers of people, in any order; None for all.
+            people: Indices of people, in any order; None for all.
 
         Returns:
             Probabilities of infection, (people,).
@@ -310,13 +320,13 @@ class Method(ABC):
     def require_possible(  # noqa: B027
         self, traces: Traces, tests: TestResults, context: Context
     ) -> None:
-        """Raise early what ``fit`` would raise of these tests and settings."""
+        """Raise the errors that ``fit`` would raise for these tests and settings."""
 
     def save_state(self, folder: Path, origin: Origin) -> None:  # noqa: B027
-        """Write what later commands need of the fit into ``folder``."""
+        """Write the fitted state that later commands need into ``folder``."""
 
     def load_state(self, folder: Path) -> None:  # noqa: B027
-        """Read what ``save_state`` wrote."""
+        """Load the state written by ``save_state``."""
 
     def risk_table(self) -> "pl.DataFrame":
         """Return one row per person: untested people first, highest risk first.
@@ -330,26 +340,26 @@ class Method(ABC):
         # The report layer lies above this one; see [tool.importlinter].
         from epifalcon.experiments import method_report
 
-        return method_report.risk_table(self)
+        return method_report.risks(self).table
 
     def explain(self, person: int | str, *, tests: bool = False) -> "Explanation":
-        """Explain where and when the risk of ``person`` comes from.
+        """Explain by place and time where the risk of ``person`` comes from.
 
         Only Falcon Field has risks by place; other methods raise ``SettingsError``.
 
         Args:
-            person: Number of the person, or the name if the traces have names.
-            tests: Count the person's own tests.
+            person: Index of the person, or the name if the traces have names.
+            tests: Include the person's own tests.
         """
         from epifalcon.experiments import method_report
 
         return method_report.explain(self, person, tests=tests)
 
     def report(self, path: str | Path) -> None:
-        """Write one self-contained HTML page on the fit to ``path``.
+        """Write a self-contained HTML report of the fit to ``path``.
 
-        The page has the highest risks of untested people, a histogram of all risks,
-        the method and its settings, and the privacy spent, if any.
+        It shows the highest risks of untested people, a histogram of all risks, the
+        method and its settings, and the privacy spent, if any.
         """
         from epifalcon.experiments import method_report
 
@@ -369,13 +379,13 @@ class Method(ABC):
             (scratch / PREDICTION).mkdir()
             self.save_state(scratch / PREDICTION, origin)
             scores.save(scratch / PREDICTION, origin)
-            store.write_manifest(scratch, _ESTIMATOR, meta={}, origin=origin)
+            store.write_manifest(scratch, ESTIMATOR, meta={}, origin=origin)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Return the fitted estimator that ``save`` wrote into ``folder``."""
         folder = Path(folder)
-        origin = store.read(folder, _ESTIMATOR).origin
+        origin = store.read(folder, ESTIMATOR).origin
         if (stored := origin.settings["method"]) != cls.name:
             raise DataError(f"{folder}: holds a fit of {stored!r}, not of {cls.name!r}")
         settings: Any = build(cls.settings_type, origin.settings["parameters"])
@@ -388,7 +398,7 @@ class Method(ABC):
 
     @property
     def truth(self) -> Outbreak:
-        """The true outbreak, for a ceiling."""
+        """True outbreak, available to ceilings only."""
         if self.context.ground_truth is None:
             raise SettingsError(
                 f"{self.name} is a ceiling: give the context the ground truth"
@@ -397,22 +407,22 @@ class Method(ABC):
 
     @property
     def scores(self) -> Scores:
-        """The whole result of the fit."""
+        """Complete result of the fit."""
         return self._fitted(self._scores)
 
     @property
     def traces(self) -> Traces:
-        """The traces of the fit."""
+        """Traces of the fit."""
         return self._fitted(self._traces)
 
     @property
     def tests(self) -> TestResults:
-        """The test results of the fit."""
+        """Test results of the fit."""
         return self._fitted(self._tests)
 
     @property
     def privacy_spent(self) -> dict[str, Any] | None:
-        """Epsilon by unit and channel, and what left unprotected; None if not private.
+        """Epsilon by unit and channel, and unprotected uploads; None if not private.
 
         ``privacy_spent["epsilon"]["person"]`` is the total epsilon of a person.
         """
@@ -427,13 +437,27 @@ class Method(ABC):
         return value
 
 
-def find_stored_method(folder: Path) -> str:
-    """Return the name of the method whose fit is stored in ``folder``."""
-    return str(store.read(folder, _ESTIMATOR).origin.settings["method"])
+def _in_tables(name: str, value: Any, hints: dict[str, Any]) -> list[str]:  # noqa: ANN401
+    """Return how to set ``name`` in each nested table that has it, as Python text."""
+    tables = {
+        table: {one.name for one in fields(hint)}
+        for table, hint in hints.items()
+        if is_dataclass(hint)
+    }
+    # Other fields of a table with a mode have no effect in mode off.
+    modes = {
+        table: {"mode": "local"} if "mode" in known else {}
+        for table, known in tables.items()
+        if name in known
+    }
+    return [
+        f"{table}={ {**modes[table], name: value} }"
+        for table in sorted(modes, key=lambda table: len(modes[table]))
+    ]
 
 
 def _nested(settings: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401
-    """Return all fields of nested settings, as ``privacy__mode``."""
+    """Return the fields of nested settings by name, as ``privacy__mode``."""
     found: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
@@ -445,7 +469,7 @@ def _nested(settings: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401
 
 
 def _assign(values: dict[str, Any], path: Sequence[str], value: Any) -> None:  # noqa: ANN401
-    """Set the entry at ``path`` of nested mappings."""
+    """Set the entry at ``path`` in nested mappings to ``value``."""
     for name in path[:-1]:
         if not isinstance(values.get(name), dict):
             values[name] = {}
@@ -466,7 +490,7 @@ def _changes(settings: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _listed(values: dict[str, Any]) -> str:
-    """Return ``name=value, ...``; of settings only what differs from defaults."""
+    """Format ``name=value, ...``; of nested settings, only non-default fields."""
 
     def text(value: Any) -> str:  # noqa: ANN401
         if not is_dataclass(value):
@@ -477,7 +501,7 @@ def _listed(values: dict[str, Any]) -> str:
 
 
 def require_both(known: TestResults) -> None:
-    """Raise ``DataError`` unless there are positive and negative results."""
+    """Raise ``DataError`` unless there are both positive and negative results."""
     for wanted, word in ((1, "positive"), (0, "negative")):
         if not (known.status == wanted).any():
             raise DataError(

@@ -1,9 +1,9 @@
 """Contact tracing: binary as in the paper, and graded by count, duration and share.
 
-Nothing is learned about people or places. Places and test results are used
-unprotected, so there is no privacy guarantee. ``daily_exposure`` computes the same by
-day, as input of learners and networks. A person's own test is subtracted from whole
-numbers before any division, so its own figures do not depend on it, bit for bit.
+Only the map from score to risk is fitted. Places and test results are used
+unprotected, so there is no privacy guarantee. ``daily_exposure`` computes exposure by
+day, as input of other methods. A person's own test is subtracted from integer counts
+before any division, so the person's own features are bitwise independent of it.
 """
 
 from dataclasses import dataclass
@@ -27,40 +27,40 @@ from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities, Slots
 
 CHANNELS = 4
 _SLOPE_SD = 10.0
-"""Prior of the slope per standard deviation; matters only for very few results."""
+"""Prior standard deviation of the slope for standardised scores; matters only for very
+few test results."""
 _ROUNDING = 1e-9
 """Scores that differ by less are treated as equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracingSettings(Checked):
-    """Which contacts count as cases."""
+    """Settings shared by the contact tracing methods."""
 
     days_after_test: NonNegative | None = None
-    """Days after a positive test for which a person counts as a case; None: always."""
+    """Days for which a person counts as a case after a positive test; None: always."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DctSettings(TracingSettings):
-    """Which contacts count."""
+    """Settings of digital contact tracing."""
 
     window_days: Count | None = 1
-    """Number of latest days with contacts that count; None: all. In two weeks nearly
-    everybody meets a known case; the paper's F1 and accuracy match an alarm for 88 %
+    """Number of latest days whose contacts count; None for all. In two weeks nearly
+    everybody meets a known case. The paper's F1 and accuracy match an alarm for 88 %
     of the people, which one day gives in our city of that size."""
 
 
 class Dct(Method):
     """Binary digital contact tracing (paper, section "Baselines").
 
-    Everybody who met a known case within the window is a contact. Contacts get one risk
-    and all others another: the shares of positive tests among the tested people of
-    either kind, with half a result of each sort added. If contacts were not infected
-    more often, everybody gets the overall share. An alarm is binary, so only F1 and
-    accuracy are meaningful.
+    Everybody who met a known case within the window is a contact. The risk of contacts
+    is the share of positive tests among tested contacts, that of other people the share
+    among tested other people, each with half a positive and half a negative result
+    added. If contacts were not infected more often, everybody gets the overall share.
+    The prediction is binary, so only F1 and accuracy are meaningful.
 
-    Adapted: the paper gives only the alarm; the two shares make it a probability. A
-    person is not its own contact.
+    Adapted: the paper gives only a binary alarm; the two shares make it a probability.
     """
 
     name = "dct"
@@ -68,7 +68,7 @@ class Dct(Method):
     settings: DctSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return the risk of contacts and of the others."""
+        """Return the risks: one value for contacts, another for all other people."""
         if not known.tested.any():
             raise DataError("nobody was tested, so there are no known cases")
         days = self.settings.window_days
@@ -94,34 +94,32 @@ class Dct(Method):
 class SoftDct(Method):
     """Risk increasing with the number of encounters with known cases.
 
-    An encounter is one slot in one region with one known case. A logistic curve over
-    log(1 + encounters), fitted to the tested people.
+    An encounter is one slot in one region with one known case. The risk is a logistic
+    function of log(1 + encounters), fitted to the tested people.
     """
 
     name: ClassVar[str] = "soft-dct"
+    exposure: ClassVar[str] = "total"
+    """Name of the field of ``Encounters`` to use."""
     settings_type = TracingSettings
     settings: TracingSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return everybody's risk."""
+        """Return the risks of all people from their exposure to known cases."""
         last = case_until(known, traces.clock, self.settings.days_after_test)
-        return rising_scores(np.log1p(self._exposure(encounters(traces, last))), known)
-
-    def _exposure(self, found: "Encounters") -> Counts:
-        return found.total
+        exposure = getattr(encounters(traces, last), self.exposure)
+        return rising_scores(np.log1p(exposure), known)
 
 
 class DurationDct(SoftDct):
-    """Risk increasing with the slots spent with at least one known case.
+    """Risk increasing with the number of slots spent with at least one known case.
 
-    A graded form of the exposure time of tracing apps: a logistic curve over
+    Like the exposure time of tracing apps. The risk is a logistic function of
     log(1 + slots), fitted to the tested people.
     """
 
     name: ClassVar[str] = "duration-dct"
-
-    def _exposure(self, found: "Encounters") -> Counts:
-        return found.slots
+    exposure: ClassVar[str] = "slots"
 
 
 class SoftDctRatio(Method):
@@ -130,26 +128,26 @@ class SoftDctRatio(Method):
     name = "soft-dct-ratio"
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return everybody's risk."""
+        """Return the risks of all people from their share of positive contacts."""
         share = positive_share(Incidence.of(traces), known.status)
         return rising_scores(np.sqrt(share), known)
 
 
 @dataclass(frozen=True, eq=False)
 class Encounters:
-    """Contact of each person with known cases."""
+    """Encounters of each person with known cases."""
 
     slots: Counts
-    """(people,) slots with at least one of them."""
+    """Number of slots with at least one known case present, (people,)."""
     total: Counts
-    """(people,) the number of them, summed over slots."""
+    """Number of known cases present, summed over slots, (people,)."""
 
 
 def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
-    """Compute everybody's contact with cases from ``first_slot`` on.
+    """Compute the encounters of all people with known cases from ``first_slot`` on.
 
-    A person counts as a case until its slot ``last`` (people,), -1 for never. People
-    are not their own contacts.
+    A person counts as a case up to slot ``last`` (people,), -1 for never. People are
+    not their own contacts.
     """
     slots, total = np.zeros((2, traces.people), np.int64)
     for slot in range(max(first_slot, 0), traces.slots):
@@ -162,31 +160,28 @@ def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
     return Encounters(slots, total)
 
 
-def case_until(
-    known: TestResults, clock: Clock, days_after_test: float | None
-) -> Slots:
+def case_until(known: TestResults, clock: Clock, days: float | None) -> Slots:
     """Return the last slot in which each person counts as a case, -1 for never."""
     last = np.full(known.people, clock.slots - 1, np.int64)
-    if days_after_test is not None:
+    if days is not None:
         # Any positive test makes a case, and its end follows the first one.
-        last = known.first_positive_slot + np.int64(days_after_test / clock.slot_days)
+        last = known.first_positive_slot + np.int64(days / clock.slot_days)
     found = np.where(known.status == 1, np.minimum(last, clock.slots - 1), -1)
     return found.astype(np.int32)
 
 
 def positive_share(incidence: Incidence, status: NDArray[np.int8]) -> Floats:
-    """Return the mean share of known positives among the others met: (people,).
+    """Return the mean share of positives among other tested people met, (people,).
 
-    With deg(u) the edges of u, P_e the known positives in edge e and K_e the known
-    people in it, each without u itself:
+    With deg(u) the number of edges of u, P_e the number of people in edge e who tested
+    positive and K_e the number who were tested, each without u:
 
         x_u = 1/deg(u) * sum over e of u of P_e / K_e
 
-    An edge without other known people counts 0, and so does a person without edges.
+    An edge without other tested people contributes 0; a person without edges gets 0.
     ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested. A
-    person's own result does not affect its own figure, bit for bit. People not
-    tested do not count (a share of everybody present ranked people worse in nearly
-    every tested city).
+    person's value is bitwise independent of that person's result. Untested people are
+    ignored: the share of everybody present ranked worse in nearly every city tested.
     """
     require_status(status, incidence.people)
     known = np.stack([status == 1, status >= 0], axis=1).astype(np.float64)
@@ -211,11 +206,11 @@ def _share(part: Tensor, whole_: Tensor) -> Tensor:
 
 
 def rising_scores(score: Floats, known: TestResults) -> Scores:
-    """Return the risk at each ``score`` (people,): a non-decreasing logistic curve.
+    """Return the risk at each ``score`` (people,) by a non-decreasing logistic curve.
 
-    Fitted to the tested people, whose scores do not contain their own results, so their
-    risk is that of an untested person. If people with lower scores were infected more
-    often, everybody gets the share of positive tests.
+    Fitted to the tested people, whose scores exclude their own results, so their risks
+    are comparable with those of untested people. If the slope would be negative,
+    everybody gets the share of positive tests.
     """
     require_both(known)
     tested = np.flatnonzero(known.tested).astype(np.int32)
@@ -231,13 +226,13 @@ def rising_scores(score: Floats, known: TestResults) -> Scores:
 
 
 def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute the exposure to known contacts by day: (people, days, 4).
+    """Compute the exposure to tested people by day, (people, days, 4).
 
-    Means over the slots of the day in which the person was observed: known positives
-    met over the others present, the same for known negatives, both times others /
-    others tested of the whole city, so that the scale does not depend on the number of
-    tests; log(1 + others present); and the share of slots observed. A day without
-    observation is all zeros.
+    The channels are means over the slots of the day in which the person was observed:
+    the share of known positives among the others present; the same for known
+    negatives; log(1 + others present); and the share of slots observed. The first two
+    are multiplied by others / tested others of the whole city, so that their scale does
+    not depend on the number of tests. A day without observation is all zeros.
 
     ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
     """
@@ -270,7 +265,7 @@ def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float
 
 
 def require_status(status: NDArray[np.int8], people: int) -> None:
-    """Raise ``DataError`` unless ``status`` (people,) holds 1, 0 and -1 alone."""
+    """Raise ``DataError`` unless ``status`` (people,) contains only 1, 0 and -1."""
     if status.shape != (people,):
         raise DataError(f"status has shape {status.shape}, expected ({people},)")
     if not np.isin(status, (-1, 0, 1)).all():

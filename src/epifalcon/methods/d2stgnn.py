@@ -1,4 +1,4 @@
-"""D2STGNN: diffusion and inherent signals separated, on a dynamic graph.
+"""D2STGNN: decoupled diffusion and inherent signals on a dynamic graph.
 
 Shao et al., "Decoupled Dynamic Spatial-Temporal Graph Neural Network for Traffic
 Forecasting" (VLDB 15, 11, 2022). Written from the paper's equations. Rows are (people,
@@ -21,7 +21,6 @@ from epifalcon.methods.graph_networks import (
     ContactGraphs,
     NetworkMethod,
     NetworkSettings,
-    require_heads,
 )
 
 
@@ -31,22 +30,19 @@ class D2stgnnSettings(NetworkSettings):
 
     layers: Count = 2
     heads: Count = 4
-    """Of the attention over days; they divide ``width``."""
+    """Number of attention heads over days; must divide ``width``."""
     reach: Count = 3
-    """Days in a diffusion step, its own included."""
+    """Number of days in a diffusion step, including the current one."""
     embedding: Count = 10
-    """Width of the embedding of a day, and of each of a person's two."""
+    """Width of the day embedding and of each of the two person embeddings."""
     partners: Count = 32
-    """Strongest contacts of each person in the dynamic graph."""
+    """Number of strongest contacts per person in the dynamic graph."""
     head_width: Count = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_heads(self.width, self.heads)
+    heads_divide_width = True
 
 
 class D2stgnnNetwork(nn.Module):
-    """Network from (x, status) to log odds (people,); status is not used."""
+    """Network that maps (x, status) to log odds, (people,); status is not used."""
 
     def __init__(
         self, graphs: ContactGraphs, channels: int, settings: D2stgnnSettings
@@ -81,7 +77,7 @@ class D2stgnnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """From x (people, days, channels) to log odds (people,)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         person = torch.cat([self.sender, self.receiver], dim=1)
         last_day = self.day[-1].expand(len(x), -1)
         graphs = (
@@ -98,16 +94,16 @@ class D2stgnnNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class SparseGraph:
-    """A transition matrix on given edges, none of them a loop."""
+    """Transition matrix P on a list of edges without self-loops."""
 
     edges: EdgeList
-    """From contact to person, each once."""
+    """Distinct edges from contact to person."""
     value: Tensor
-    """(edges,); those of a target add up to 1."""
+    """Transition probabilities, (edges,); they sum to 1 for each target."""
     there: Tensor
-    """(mutual,) the edges whose opposite is listed too."""
+    """Indices of edges whose reverse is also listed, (mutual,)."""
     back: Tensor
-    """(mutual,) those opposites."""
+    """Indices of the reverse edges, (mutual,)."""
 
     def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return P x and (P^2 - diag P^2) x, without forming P^2."""
@@ -121,20 +117,20 @@ class SparseGraph:
 
 @dataclass(frozen=True, eq=False)
 class LowRankGraph:
-    """U V' with rows divided by their sums; U, V positive (people, rank)."""
+    """Transition matrix P: row-normalised U V', with U, V positive, (people, rank)."""
 
     left: Tensor
-    """U with each row divided by its sum over V."""
+    """U, scaled so that each row of U V' sums to 1."""
     right: Tensor
 
     @classmethod
     def of(cls, left: Tensor, right: Tensor) -> "LowRankGraph":
-        """The graph of U = softmax(left), V = softmax(right), row by row."""
+        """Return the graph with U = softmax(left) and V = softmax(right), by row."""
         u, v = left.softmax(dim=1), right.softmax(dim=1)
         return cls(u / (u @ v.sum(dim=0))[:, None], v)
 
     def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(P - diag P) x and (P^2 - diag P^2) x."""
+        """Return (P - diag P) x and (P^2 - diag P^2) x."""
         middle = self.right.t() @ self.left
         inward = self.right.t() @ x
         made = []
@@ -148,19 +144,19 @@ Graph = SparseGraph | LowRankGraph
 
 
 class DynamicGraph(nn.Module):
-    """The walk on contacts, weighted by attention: the paper's P^dy.
+    """Random walk on contacts, weighted by attention: the paper's P^dy.
 
     P^dy = P o softmax(Q K' / sqrt d) with rows normalised to 1, where Q and K are
-    linear in features of each person: two linear maps of its history, its embedding,
-    and the embedding of the last day. P is 0 off the contacts, so the row is exactly a
-    softmax of log P_ij + q_i k_j / sqrt d over the contacts. One graph for all days of
-    the window, as in the paper.
+    linear in each person's features: a two-layer map of the history, the person's
+    embedding, and the embedding of the last day. P is 0 except for contacts, so a row
+    is the softmax of log P_ij + q_i k_j / sqrt d over the contacts. As in the paper,
+    one graph is used for all days of the window.
     """
 
     def __init__(
         self, edges: EdgeList, weight: Tensor, history: int, about: int, width: int
     ) -> None:
-        """``weight`` (edges,) of the walk; ``history`` and ``about``: input sizes."""
+        """Set edge weights (edges,), and the input sizes ``history`` and ``about``."""
         super().__init__()
         self._edges, self._log_weight = edges, weight.log()
         forth = edges.target * edges.people + edges.source
@@ -176,7 +172,7 @@ class DynamicGraph(nn.Module):
         self.key = nn.Linear(width + about, width, bias=False)
 
     def forward(self, x: Tensor, about: Tensor) -> SparseGraph:
-        """From x (people, days, channels) and ``about`` (people, more) to the graph."""
+        """Return the graph for x (people, days, channels) and ``about`` (people, n)."""
         features = torch.cat([self.history(x.flatten(1)), about], dim=1)
         query, key = self.query(features), self.key(features)
         score = self._edges.scores(query / math.sqrt(query.shape[1]), key)
@@ -185,7 +181,7 @@ class DynamicGraph(nn.Module):
 
 
 class EstimationGate(nn.Module):
-    """The share of diffusion in each row: sigmoid(relu([day, person] W1) W2)."""
+    """Share of diffusion in each row: sigmoid(relu([day, person] W1) W2)."""
 
     def __init__(self, of_day: int, of_person: int, width: int) -> None:
         super().__init__()
@@ -195,20 +191,20 @@ class EstimationGate(nn.Module):
         self.out = nn.Linear(width, 1)
 
     def forward(self, day: Tensor, person: Tensor) -> Tensor:
-        """(days, of_day) and (people, of_person) to (people, days, 1) in (0, 1)."""
+        """Return the gates in (0, 1), (people, days, 1), from both embeddings."""
         hidden = self.of_day(day) + self.of_person(person)[:, None]
         gate: Tensor = self.out(hidden.relu()).sigmoid()
         return gate
 
 
 class Diffusion(nn.Module):
-    """The localised convolution over people and days: the paper's diffusion model.
+    """Localised convolution over people and days: the paper's diffusion model.
 
     H_t = sum over graphs and powers k of P~^k Z_t W_k,
     Z_t = sum over j < ``reach`` of relu(X_{t-j} U_j).
 
     The paper multiplies ``reach`` copies of P~^k with the stacked rows of the last
-    ``reach`` days, which is P~^k times the sum. Days before the window are left out.
+    ``reach`` days, which is P~^k times their sum. Days before the window are omitted.
     """
 
     def __init__(self, width: int, reach: int, graphs: int) -> None:
@@ -219,21 +215,19 @@ class Diffusion(nn.Module):
         )
 
     def forward(self, x: Tensor, graphs: Sequence[Graph]) -> Tensor:
-        """(people, days, width) in and out."""
+        """Apply the block to ``x`` (people, days, width); the shape is unchanged."""
         days = x.shape[1]
         z = self.lags[0](x).relu()
         for lag, linear in enumerate(self.lags[1:days], start=1):
             earlier = linear(x[:, : days - lag]).relu()
             z = z + functional.pad(earlier, (0, 0, lag, 0))
-        from_others = [one for graph in graphs for one in graph.powers(z.flatten(1))]
-        mixed = [
-            mix(one.view_as(z)) for mix, one in zip(self.mix, from_others, strict=True)
-        ]
+        met = [one.view_as(z) for graph in graphs for one in graph.powers(z.flatten(1))]
+        mixed = [mix(one) for mix, one in zip(self.mix, met, strict=True)]
         return cast(Tensor, sum(mixed))
 
 
 class Inherent(nn.Module):
-    """The paper's inherent model: GRU, then self-attention over days and positions."""
+    """The paper's inherent model: a GRU, then self-attention over days."""
 
     def __init__(self, width: int, heads: int, days: int) -> None:
         super().__init__()
@@ -246,7 +240,7 @@ class Inherent(nn.Module):
         self.position: Tensor
 
     def forward(self, x: Tensor, last: int) -> Tensor:
-        """(people, days, width) to (people, last, width): the last ``last`` days."""
+        """Return rows (people, last, width) of the last ``last`` days of ``x``."""
         states = self.gru(x)[0] + self.position
         query = self._split(self.query(states[:, -last:]))
         key, value = map(self._split, self.key_value(states).chunk(2, dim=2))
@@ -255,14 +249,14 @@ class Inherent(nn.Module):
         return made
 
     def _split(self, rows: Tensor) -> Tensor:
-        """(people, days, width) to (people, heads, days, width / heads)."""
+        """Reshape (people, days, width) to (people, heads, days, width / heads)."""
         people, days, width = rows.shape
         apart = rows.reshape(people, days, self._heads, width // self._heads)
         return apart.transpose(1, 2)
 
 
 def positions(days: int, width: int) -> Tensor:
-    """Sines and cosines of the day, (days, width), Vaswani et al. 2017."""
+    """Return sinusoidal positional encodings, (days, width) (Vaswani et al. 2017)."""
     day = torch.arange(days, dtype=torch.float32)[:, None]
     pair = torch.arange(width) // 2
     angle = day / 10_000 ** (2 * pair / width)
@@ -276,7 +270,7 @@ class DecoupledLayer(nn.Module):
         X_inh = norm(X - relu(H_dif B_dif)),   H_inh = Inherent(X_inh),
         next  = norm(X_inh - relu(H_inh B_inh)).
     Each block's forecast is linear in its hidden row of the last day, because the
-    horizon is one step. The last layer makes no inherent backcast.
+    horizon is one step. The last layer has no inherent backcast.
     """
 
     def __init__(self, days: int, settings: D2stgnnSettings, last: bool) -> None:
@@ -296,7 +290,7 @@ class DecoupledLayer(nn.Module):
     def forward(
         self, x: Tensor, day: Tensor, person: Tensor, graphs: Sequence[Graph]
     ) -> tuple[Tensor, Tensor]:
-        """Return rows for the next layer, and the forecast (people, width)."""
+        """Return the rows for the next layer and the forecast (people, width)."""
         spread = self.diffusion(self.gate(day, person) * x, graphs)
         left = self.norm_diffusion(x - self.backcast_diffusion(spread).relu())
         within = self.inherent(left, 1 if self._last else x.shape[1])
@@ -317,8 +311,8 @@ class D2stgnn(NetworkMethod):
     Reduced or adapted:
     - two layers of width 32 (paper: five), forecasts of 32 (256), a head of 64 (512),
       gates of 32 (64); dropout in fewer places;
-    - the graph holds each person's 32 strongest contacts, without direction, so the
-      forward and the backward walk are one;
+    - the graph has each person's 32 strongest contacts and is undirected, so the
+      forward and the backward walk are equal;
     - the static graph is the product of the softmaxed embeddings with rows normalised,
       of rank ``embedding`` (paper: a softmax of their products over everybody);
     - one embedding of the day of the window instead of time of day and day of week;

@@ -1,11 +1,11 @@
-"""DCRNN of people: diffusion over each day's contacts inside a recurrent cell.
+"""DCRNN of people: diffusion over each day's contacts in a recurrent cell.
 
 Li, Yu, Shahabi and Liu 2018, "Diffusion Convolutional Recurrent Neural Network". The
 cell is that of the region model (``models/dcrnn.py``).
 
-Adapted: the graph is the exact contacts of each day. Contacts have no direction, so
-both of the paper's walks are one, D^-1 C. Only the encoder is used: log odds come from
-the last state. One layer of ``width`` 32 (paper: two of 64).
+Adapted: the graph is the exact contacts of each day. It is undirected, so both of the
+paper's walks equal D^-1 C. Only the encoder is used: log odds are computed from the
+last state. One layer of ``width`` 32 (paper: two of 64).
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from epifalcon.models.dcrnn import DiffusionGru
 
 @dataclass(frozen=True, kw_only=True)
 class DcrnnOfPeopleSettings(NetworkSettings):
-    """Settings of DCRNN; ``width`` is that of the state."""
+    """Settings of DCRNN; ``width`` is the width of the state."""
 
     layers: Count = 1
     diffusion_steps: CountOrZero = 2
-    """K: steps of the walk in one day."""
+    """Number K of steps of the random walk per day."""
 
 
 class DcrnnNetwork(nn.Module):
-    """Recurrent cells over the days; log odds from the last state."""
+    """Recurrent cell over the days and a linear map of the last state to log odds."""
 
     def __init__(
         self, graphs: ContactGraphs, channels: int, settings: DcrnnOfPeopleSettings
@@ -49,7 +49,7 @@ class DcrnnNetwork(nn.Module):
         self.readout = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """(people, days, channels) to (people,)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         days: Sequence[Tensor] = x.unbind(1)
         for cell in self.cells:
             days = cast(DiffusionGru, cell).states(days, self._walks)
@@ -58,7 +58,7 @@ class DcrnnNetwork(nn.Module):
 
 
 class DcrnnOfPeople(NetworkMethod):
-    """A diffusion-convolutional recurrent network on each day's contacts."""
+    """Diffusion-convolutional recurrent network on the contacts of each day."""
 
     name = "dcrnn"
     settings_type = DcrnnOfPeopleSettings

@@ -4,11 +4,11 @@ Lan et al., "DSTAGNN: Dynamic Spatial-Temporal Aware Graph Neural Network for Tr
 Flow Forecasting" (ICML 2022). Written from the paper's equations. Rows are (people,
 days, channels) throughout.
 
-Similarity of two people: a person is a distribution over its days; day d weighs |w_d|,
-where w_d holds the signal of each slot of the day, here log(1 + others present),
-and moving weight from day d of one person to day e of another costs 1 - cos(w_d, w_e).
-The distance is the least cost of moving one distribution into the other (Wasserstein).
-It is computed from the traces alone, so the graph never contains a test result.
+Similarity of two people: each person is represented by a distribution over days. Day d
+has the weight |w_d|, where w_d is the vector of log(1 + others present) over the slots
+of the day. Transport from day d of one person to day e of another costs
+1 - cos(w_d, w_e); the distance is the Wasserstein distance under this cost. It is
+computed from the traces alone, so the graph does not depend on test results.
 """
 
 import math
@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import Checked, Count, at_least
-from epifalcon.errors import SettingsError
+from epifalcon.checks import Checked, Count, at_least, some
 from epifalcon.hypergraph.edge_attention import EdgeList
 from epifalcon.methods.graph_networks import (
     ContactGraphs,
@@ -40,13 +39,15 @@ _PAIRS_AT_ONCE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class SinkhornSettings(Checked):
-    """Accuracy of the distances."""
+    """Settings that determine the accuracy of the Wasserstein distances."""
 
     # Below, exp(-cost / softness) leaves the range of double precision.
     softness: Annotated[float, partial(at_least, 0.002)] = 0.005
-    """Entropy weight for costs in [0, 1]; smaller is closer to the exact distance."""
+    """Entropy weight for costs in [0, 1]; smaller values are closer to the exact
+    distance."""
     sweeps: Count = 15
-    """In each of three stages, the first two with 16 and 4 times the softness."""
+    """Iterations in each of three stages; the first two use 16 and 4 times the
+    softness."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,45 +55,40 @@ class DstagnnSettings(NetworkSettings):
     """Settings of DSTAGNN."""
 
     width: Count = 16
-    """Channels of the rows, and of the free embedding."""
+    """Number of channels, and width of the free embedding."""
     blocks: Count = 2
     heads: Count = 2
-    """Of the attention over days."""
+    """Number of attention heads over days."""
     key_width: Count = 16
     """Width of queries and keys."""
     orders: Count = 3
-    """Chebyshev terms, each with its own attention."""
-    kernels: tuple[Count, ...] = (3, 5, 7)
-    """Days of each gated convolution."""
+    """Number of Chebyshev terms, each with its own attention."""
+    kernels: Annotated[tuple[Count, ...], some] = (3, 5, 7)
+    """Kernel sizes of the gated convolutions, in days."""
     partners: Count = 32
-    """Strongest contacts of each person whose similarity is measured."""
+    """Number of strongest contacts per person whose similarity is computed."""
     relatives: Count = 16
-    """The most similar of them: the edges of the graph."""
+    """Number of most similar contacts per person that become edges of the graph."""
     head_width: Count = 64
     sinkhorn: SinkhornSettings = field(default_factory=SinkhornSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.kernels:
-            raise SettingsError("kernels must name at least one number of days")
 
 
 class Dstagnn(NetworkMethod):
     """DSTAGNN (Lan et al., ICML 2022).
 
-    All blocks of the paper: the graph of similar people by Wasserstein distance,
+    Has all parts of the paper: the graph of similar people by Wasserstein distance,
     attention over days with residual scores, attention over people, Chebyshev
-    convolution under that attention, multi-scale gated convolution over days.
+    convolution with that attention, multi-scale gated convolution over days.
 
     Reduced or adapted:
     - two blocks of 16 channels (paper: four of 32), two heads over days (three or
       four), keys of 16 (32), a head of 64 (128);
     - no learnt embeddings of the day and of the person in the attention, which would be
       a free vector for each person;
-    - similarities are not divided by their mean; they are measured by Sinkhorn scaling
+    - similarities are not divided by their mean; they are computed by Sinkhorn scaling
       among each person's 32 strongest contacts, and the 16 most similar are edges
       (paper: exact transport, the most similar hundredth of all pairs);
-    - the softmax over people and the learnt masks are on that graph alone;
+    - the softmax over people and the learnt masks are restricted to that graph;
     - input channels are mapped to 16 before the first block;
     - the concatenated outputs of all blocks give one logit per person.
     """
@@ -110,7 +106,7 @@ class Dstagnn(NetworkMethod):
 
 
 class DstagnnNetwork(nn.Module):
-    """Network from (x, status) to log odds (people,); status is not used."""
+    """Network that maps (x, status) to log odds, (people,); status is not used."""
 
     def __init__(
         self, graph: "AwareGraph", days: int, channels: int, settings: DstagnnSettings
@@ -129,7 +125,7 @@ class DstagnnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """From x (people, days, channels) to log odds (people,)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         rows, score, parts = self.start(x), None, []
         for block in self.blocks:
             rows, score = block(rows, score)
@@ -140,24 +136,23 @@ class DstagnnNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class AwareGraph:
-    """Graph of similar people: the paper's STAG and STRG, and Chebyshev terms."""
+    """Graph of similar people (STAG and STRG in the paper) with Chebyshev terms."""
 
     edges: EdgeList
     similarity: Tensor
-    """(edges,) the relevance A_STRG; 0 on the diagonal."""
+    """Relevance A_STRG of each edge, (edges,); 0 for self-loops."""
     chebyshev: Tensor
-    """(orders, edges) T_k of the scaled Laplacian of the graph, on the edges."""
+    """Entries of T_k of the scaled Laplacian on the edges, (orders, edges)."""
 
     @classmethod
     def of(cls, graphs: ContactGraphs, settings: DstagnnSettings) -> "AwareGraph":
-        """Return the graph of the most similar among everybody's strongest contacts."""
+        """Return the graph of the most similar people among the strongest contacts."""
         partners = graphs.partners(settings.partners).edge_index.numpy()
         pairs = np.unique(np.sort(partners, axis=0), axis=1)
         profiles = day_profiles(graphs.traces)
         similarity = similarities(profiles, pairs, settings.sinkhorn)
-        return cls.of_pairs(
-            pairs, similarity, graphs.people, settings.relatives, settings.orders
-        )
+        people, relatives = graphs.people, settings.relatives
+        return cls.of_pairs(pairs, similarity, people, relatives, settings.orders)
 
     @classmethod
     def of_pairs(
@@ -168,10 +163,10 @@ class AwareGraph:
         relatives: int,
         orders: int,
     ) -> "AwareGraph":
-        """Return the graph of ``pairs`` (2, pairs), each once.
+        """Return the graph from distinct ``pairs`` (2, pairs) and their similarities.
 
-        An edge connects each person with its ``relatives`` most similar ones, in either
-        direction.
+        Two people are joined if either is among the ``relatives`` most similar people
+        of the other.
         """
         person, value = pairs.ravel(), np.tile(similarity, 2)
         order = np.lexsort((-value, person))
@@ -189,8 +184,8 @@ class AwareGraph:
 def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
     """Return T_k(L~) on the edges, L~ = -D^-1/2 A D^-1/2 (largest eigenvalue as 2).
 
-    A is 1 on each edge and 0 on the diagonal. T_k reaches k steps far, but it is only
-    multiplied by attention on the edges, so only those entries are stored.
+    A is 1 on each edge and 0 on the diagonal. Only entries on the edges are stored,
+    since T_k is multiplied by attention, which is 0 elsewhere.
     """
     row, column = edges.target.numpy().copy(), edges.source.numpy().copy()
     people = edges.people
@@ -206,7 +201,7 @@ def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
 
 
 def day_profiles(traces: Traces) -> NDArray[np.float32]:
-    """Return log(1 + others present), 0 if unobserved: (people, days, slots)."""
+    """Return log(1 + others present), (people, days, slots); 0 if not observed."""
     others = np.zeros((traces.slots, traces.people), np.float32)
     for slot, here in enumerate(traces.by_slot):
         seen = here != UNKNOWN
@@ -220,12 +215,12 @@ def similarities(
     pairs: NDArray[np.int64],
     settings: SinkhornSettings,
 ) -> Floats:
-    """Return 1 - the distance of the two people of each pair: (pairs,) in [0, 1].
+    """Return 1 - the distance of the two people of each pair, (pairs,), in [0, 1].
 
-    ``profiles`` (people, days, slots), none negative; ``pairs`` (2, pairs). By Sinkhorn
-    scaling followed by rounding to a true transport plan (Altschuler et al. 2017), so
-    the distance is never less than the exact one. A day of zeros has cost 1 to every
-    day; a person with such days only weighs them equally.
+    ``profiles`` (people, days, slots) are non-negative; ``pairs`` is (2, pairs). Uses
+    Sinkhorn scaling and rounding to a feasible transport plan (Altschuler et al. 2017),
+    so the distance is never below the exact one. A day of zeros has cost 1 to every
+    day; if all days of a person are zero, they have equal weights.
     """
     length = np.sqrt((np.asarray(profiles, np.float64) ** 2).sum(axis=2))
     total = length.sum(axis=1, keepdims=True)
@@ -275,7 +270,7 @@ def _ratio(wanted: Floats, given: Floats) -> Floats:
 
 
 class TemporalAttention(nn.Module):
-    """Attention over days, each day with the values of all people, per channel.
+    """Attention over days for each channel; a day is the vector of all people's values.
 
     norm(X' + softmax(Q K' / sqrt d + before) V W_o), with Q, K and V linear in X' and
     the scores of the previous block added (residual attention). The norm is over people
@@ -289,7 +284,7 @@ class TemporalAttention(nn.Module):
         self.outward = nn.Linear(heads * width, people, bias=False)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(people, days, channels) in and out, and the scores of this block."""
+        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         by_channel = x.permute(2, 1, 0).contiguous()
         parts = self.inward(by_channel).unflatten(2, (3, self._heads, self._width))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -302,26 +297,24 @@ class TemporalAttention(nn.Module):
 
 
 class SpatialAttention(nn.Module):
-    """Attention to similar people, once for each Chebyshev term.
+    """Attention to similar people, separate for each Chebyshev term.
 
-    P_k = softmax(Q_k K_k' / sqrt d + A_STRG o M_k), Q and K linear in the days of a
-    person after the temporal attention, M_k learnt; softmax and M_k on the edges alone.
+    P_k = softmax(Q_k K_k' / sqrt d + A_STRG o M_k), with Q and K linear in a person's
+    days after the temporal attention. Softmax and the learnt M_k cover the edges only.
     """
 
-    def __init__(
-        self, graph: AwareGraph, history: int, embedded: int, width: int
-    ) -> None:
+    def __init__(self, graph: AwareGraph, history: int, inner: int, width: int) -> None:
         super().__init__()
         terms = len(graph.chebyshev)
         self._graph, self._terms = graph, terms
-        self.embed = nn.Linear(history, embedded)
-        self.norm = nn.LayerNorm(embedded)
-        self.query = nn.Linear(embedded, terms * width, bias=False)
-        self.key = nn.Linear(embedded, terms * width, bias=False)
+        self.embed = nn.Linear(history, inner)
+        self.norm = nn.LayerNorm(inner)
+        self.query = nn.Linear(inner, terms * width, bias=False)
+        self.key = nn.Linear(inner, terms * width, bias=False)
         self.mask = nn.Parameter(0.1 * torch.randn(terms, len(graph.edges)))
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """(people, days, channels) to P_k on the edges, (edges,) for each k."""
+        """Return P_k, (edges,) for each k, from ``x`` (people, days, channels)."""
         graph = self._graph
         person = self.norm(self.embed(x.flatten(1)))
         query = self.query(person).chunk(self._terms, dim=1)
@@ -336,7 +329,7 @@ class SpatialAttention(nn.Module):
 
 
 class MaskedChebyshevConv(nn.Module):
-    """relu(sum over k of (T_k(L~) o P_k) X Theta_k), day by day."""
+    """Chebyshev convolution relu(sum_k (T_k(L~) o P_k) X Theta_k) of each day."""
 
     def __init__(self, graph: AwareGraph, channels: int) -> None:
         super().__init__()
@@ -345,7 +338,7 @@ class MaskedChebyshevConv(nn.Module):
         self.mix = nn.Linear(terms * channels, channels)
 
     def forward(self, x: Tensor, attention: list[Tensor]) -> Tensor:
-        """(people, days, channels) in and out."""
+        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         edges, terms = self._graph.edges, self._graph.chebyshev.to(x.dtype)
         # T_0 is the identity: only the diagonal of P_0 is left, the last edges.
         spread = [attention[0][-edges.people :][:, None, None] * x]
@@ -358,11 +351,11 @@ class MaskedChebyshevConv(nn.Module):
 
 
 class MultiScaleGatedConv(nn.Module):
-    """Gated convolutions over days at several scales: the paper's M-GTU.
+    """Gated convolutions over days with several kernel sizes: the paper's M-GTU.
 
     tanh(E) o sigmoid(F), [E, F] an unpadded convolution over ``kernel`` days, for each
-    kernel; a linear map takes the concatenated results back to the days of the window
-    (the paper pools); then relu of the sum with the input.
+    kernel; a linear map from the concatenated results to the days of the window
+    (pooling in the paper); then relu of the sum with the input.
     """
 
     def __init__(self, channels: int, days: int, kernels: tuple[int, ...]) -> None:
@@ -375,7 +368,7 @@ class MultiScaleGatedConv(nn.Module):
         self.days = nn.Linear(made, days)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(people, days, channels) in and out."""
+        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         image = x.permute(2, 1, 0).contiguous()[None]
         made = []
         for convolve in self.convolve:
@@ -386,27 +379,23 @@ class MultiScaleGatedConv(nn.Module):
 
 
 class AwareBlock(nn.Module):
-    """One block: attention over days and people, both convolutions, residual.
+    """Block of attention over days and people, two convolutions and a residual.
 
-    norm(relu(X W + M-GTU(Cheb(X)))), the norm over channels.
+    Returns norm(relu(X W + M-GTU(Cheb(X)))), with the norm over channels.
     """
 
     def __init__(self, graph: AwareGraph, days: int, settings: DstagnnSettings) -> None:
         super().__init__()
-        channels, key_width = settings.width, settings.key_width
-        self.over_days = TemporalAttention(
-            graph.edges.people, settings.heads, key_width
-        )
-        self.over_people = SpatialAttention(
-            graph, days * channels, 2 * channels, key_width
-        )
+        channels, width = settings.width, settings.key_width
+        self.over_days = TemporalAttention(graph.edges.people, settings.heads, width)
+        self.over_people = SpatialAttention(graph, days * channels, 2 * channels, width)
         self.spread = MaskedChebyshevConv(graph, channels)
         self.in_time = MultiScaleGatedConv(channels, days, settings.kernels)
         self.residual = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(people, days, channels) in and out; scores over days in and out."""
+        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         attended, score = self.over_days(x, before)
         rows = self.in_time(self.spread(x, self.over_people(attended)))
         return self.norm(functional.relu(self.residual(x) + rows)), score

@@ -1,4 +1,4 @@
-"""EPIGNN: graph convolution on the recent states of known people.
+"""EPIGNN: graph convolution on the recent states of tested people.
 
 Tomy, Razzanelli, Di Lauro, Rus and Della Santina, "Estimating the state of
 epidemics spreading with graph neural networks" (Nonlinear Dynamics 109, 2022).
@@ -31,26 +31,26 @@ class EpignnSettings(NetworkSettings):
     width: Count = 64
     dropout: Share = 0.4
     layers: Count = 1
-    """Graph convolutions; 3 in the paper."""
+    """Number of graph convolutions; 3 in the paper."""
     recent_days: Count = 15
-    """Days from the end of the traces over which states are counted."""
+    """Number of last days over which states are counted."""
 
 
 class Epignn(NetworkMethod):
-    """One graph convolution of width 64 on how long known people were in each state.
+    """Graph convolution of width 64 on how long tested people were in each state.
 
-    ``input="exposure"`` is the paper's input here: the number of the last 15 days on
-    which each known person was susceptible and infected, scaled to [0, 1] over the
-    known people, and zeros for everybody else. Differences from the paper:
+    Here ``input="exposure"`` is the paper's input: the numbers of the last 15 days on
+    which each tested person was susceptible and infected, scaled to [0, 1] over the
+    tested people, and zeros for everybody else. Differences from the paper:
 
     - One layer instead of three: each further average over contacts loses information
       here, AUC .686 with ``layers=3`` and .700 with one (``epifalcon compare --preset
       larger-sars --methods epignn --seeds 1``).
     - A day counts only if a test implies the state on it (``days_in_state``).
-    - One outbreak instead of 80 simulated ones; the people in the loss have no state in
-      the input, by the folds of all networks.
-    - The graph is weighted by slots together, as in ``gcn``.
-    - The loss takes log odds; the authors' program has two softmaxes.
+    - One outbreak instead of 80 simulated ones; the states of people in the loss are
+      masked in the input, with the same folds as for all networks.
+    - Edges are weighted by the number of slots together, as in ``gcn``.
+    - The loss takes log odds; the authors' program applies softmax twice.
     """
 
     name = "epignn"
@@ -59,19 +59,17 @@ class Epignn(NetworkMethod):
     reads_results = True
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """``settings.layers`` layers of ``settings.width``."""
+        """Return a network of ``settings.layers`` layers of ``settings.width``."""
         settings = self.settings
         flat = self.flat(graphs, channels, days=1)
         widths = (flat.width, *[settings.width] * settings.layers)
         return Convolutions(graphs, flat, widths, settings.dropout)
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
-        """Scaled days in each state, (people, 1, 2), from the tests in ``known``."""
+        """Return scaled days in each state, (people, 1, 2), from tests ``known``."""
         days = days_in_state(known, traces.clock, self.settings.recent_days)
-        seen = days[known.tested]
-        low, high = (
-            (seen.min(axis=0), seen.max(axis=0)) if len(seen) else np.zeros((2, 2))
-        )
+        seen = days[known.tested] if known.tested.any() else np.zeros((1, 2))
+        low, high = seen.min(axis=0), seen.max(axis=0)
         # A count that is equal for all people is scaled to 1.
         span = np.where(high > low, high - low, np.maximum(high, 1))
         floor = np.where(high > low, low, 0)
@@ -80,11 +78,11 @@ class Epignn(NetworkMethod):
 
 
 def days_in_state(known: TestResults, clock: Clock, recent_days: int) -> Floats:
-    """Return on how many of the last days people were known susceptible and infected.
+    """Return each person's recent days known susceptible and infected, (people, 2).
 
-    (people, 2). Nobody is infected twice, so a negative test before any positive one
-    holds for all days up to its own; a positive one for its day and later ones, until a
-    later negative one. Other days do not count: people without a test have zeros.
+    Only days with a state implied by a test count. Nobody is infected twice, so a
+    negative test before any positive one implies susceptible up to its day; a positive
+    test implies infected from its day until a later negative one.
     """
     first_day = max(clock.days - recent_days, 0)
     test_day = np.minimum(known.slot // clock.slots_per_day, clock.days - 1)

@@ -1,7 +1,7 @@
-"""Logistic regression and boosted trees on the daily exposure to known contacts.
+"""Logistic regression and boosted trees on the daily exposure to tested contacts.
 
-Tested people are predicted out of fold: neither inputs nor model of a fold contain its
-results. These predictions select the hyperparameter and are the masked risks.
+Tested people get out-of-fold predictions: inputs and model exclude the results of the
+predicted fold. These predictions select the hyperparameter and are the masked risks.
 """
 
 from abc import abstractmethod
@@ -16,9 +16,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, whole
+from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, some, whole
 from epifalcon.epidemic.test_results import TestResults, exclude_people, random_folds
-from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.contact_tracing import CHANNELS, daily_exposure
@@ -28,51 +27,51 @@ from epifalcon.types import Floats, Mask, PersonIds, Probabilities
 
 _DAILY = (1, -1, 0, 0)
 _SUMMARIES = (1, -1, 0, 0, 1, 1, 1, 1, 1)
-"""Monotonic constraint of each input: increasing, decreasing, or none."""
+"""Monotonic constraint per input: 1 increasing, -1 decreasing, 0 none."""
 _LEAST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Training rows, each without the person's own result, and people to predict."""
+    """Training rows, which exclude each person's own result, and people to predict."""
 
     x: Floats
-    """(training people, inputs)"""
+    """Features of the training people, (training people, inputs)."""
     infected: Mask
-    """(training people,)"""
+    """Test results of the training people, (training people,)."""
     people: PersonIds
-    """(predicted,)"""
+    """Indices of the people to predict, (predicted,)."""
     people_x: Floats
-    """(predicted, inputs)"""
+    """Features of the people to predict, (predicted, inputs)."""
 
     @property
     def share(self) -> float:
-        """Share of positive results, with half a result of each kind added."""
+        """Share of positive results, with half a positive and half a negative added."""
         return float((self.infected.sum() + 0.5) / (len(self.x) + 1))
 
     @property
     def one_class(self) -> bool:
-        """Return True if all results are equal, as in a fold of a small city."""
+        """True if all results are equal, which may occur in a small city."""
         return bool(self.infected.all() or not self.infected.any())
 
 
 class ExposureMethod(Method):
-    """A learner whose hyperparameter is chosen by out-of-fold log loss."""
+    """Base class of learners with a hyperparameter selected by out-of-fold log loss."""
 
     @abstractmethod
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
-        """Return (people, inputs) from ``daily_exposure``."""
+        """Compute features (people, inputs) from the output of ``daily_exposure``."""
 
     @abstractmethod
     def risks(self, fold: Fold) -> Iterator[Probabilities]:
-        """Yield the risk of the predicted people with each candidate."""
+        """Yield predicted risks for each candidate hyperparameter."""
 
     @abstractmethod
     def outcome(self, best: int, days: int) -> dict[str, Any]:
-        """Return the fields of ``Scores`` that describe the chosen candidate."""
+        """Return the fields of ``Scores`` that describe the selected candidate."""
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Predict each fold with every candidate; fit the best to all tests."""
+        """Predict each fold with every candidate; fit the best one to all tests."""
         require_both(known)
 
         def fold(seen: TestResults, people: PersonIds) -> Fold:
@@ -109,23 +108,25 @@ class ExposureMethod(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ExposureLogisticSettings(Checked):
-    """Regularisation of the regression."""
+    """Settings of the logistic regression."""
 
-    strengths: tuple[Positive, ...] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.1)
-    """Scikit-learn's C, chosen by the out-of-fold log loss."""
+    strengths: Annotated[tuple[Positive, ...], some] = (
+        1e-4,
+        3e-4,
+        1e-3,
+        3e-3,
+        0.01,
+        0.1,
+    )
+    """Candidates for scikit-learn's ``C``; selected by out-of-fold log loss."""
     folds: Annotated[int, partial(whole, 2)] = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.strengths:
-            raise SettingsError("strengths must name at least one")
 
 
 class ExposureLogistic(ExposureMethod):
     """Scikit-learn's logistic regression on the daily exposure of all days.
 
-    The inputs are those of ``daily_exposure``, standardised; shares enter by their
-    square root, which had a lower out-of-fold loss.
+    The inputs are the standardised outputs of ``daily_exposure``. The square root of
+    shares is used, which gave a lower out-of-fold loss.
     """
 
     name = "exposure-logistic"
@@ -133,19 +134,19 @@ class ExposureLogistic(ExposureMethod):
     settings: ExposureLogisticSettings
 
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
-        """Return (people, days * channels), the two shares by their square root."""
+        """Return features (people, days * channels), with the square root of shares."""
         x = exposure.astype(np.float64)
         x[:, :, :2] = np.sqrt(x[:, :, :2])
         return x.reshape(len(x), -1)
 
     def outcome(self, best: int, days: int) -> dict[str, Any]:
-        """Return the chosen strength."""
+        """Return the selected regularisation strength as fields of ``Scores``."""
         strength = self.settings.strengths[best]
         parameters = days * CHANNELS + 1
         return {"parameters": parameters, "diagnostics": {"strength": strength}}
 
     def risks(self, fold: Fold) -> Iterator[Probabilities]:
-        """Yield the risk of the predicted people for each strength."""
+        """Yield the risks of the predicted people for each regularisation strength."""
         scale = StandardScaler().fit(fold.x)
         for strength in self.settings.strengths:
             if fold.one_class:
@@ -159,13 +160,13 @@ class ExposureLogistic(ExposureMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class ExposureBoostingSettings(Checked):
-    """The size of the trees, and their maximum number."""
+    """Settings of the gradient boosting."""
 
     trees: Count = 200
     learning_rate: Share = 0.05
     leaves: Annotated[int, partial(whole, 2)] = 8
     least_people: Count = 50
-    """Minimum people per leaf; a tenth of the people if there are few."""
+    """Minimum number of people per leaf; at most a tenth of the training people."""
     l2: NonNegative = 1.0
     folds: Annotated[int, partial(whole, 2)] = 5
 
@@ -173,11 +174,11 @@ class ExposureBoostingSettings(Checked):
 class ExposureBoosting(ExposureMethod):
     """Scikit-learn's histogram gradient boosting on daily exposure and summaries.
 
-    The summaries are means over all observed slots (known positives, known negatives,
-    crowd, share observed), the share of positives among the known contacts in all and
-    in the mean of days, the worst day, and the contribution of each half of the days.
-    Risk may not fall with known positives met nor rise with known negatives, which had
-    a lower out-of-fold loss. The number of trees is chosen by that loss; with none,
+    The summaries are means over observed slots (known positives, known negatives,
+    people present, share observed), the share of positives among tested contacts
+    (overall and averaged over days), the maximum over days, and the sum over each half.
+    The risk is constrained to be monotonic in positives and negatives met, which gave
+    a lower out-of-fold loss. That loss selects the number of trees; without trees,
     everybody gets the share of positive tests.
     """
 
@@ -186,7 +187,7 @@ class ExposureBoosting(ExposureMethod):
     settings: ExposureBoostingSettings
 
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
-        """Return (people, days * 4 + 9)."""
+        """Return daily exposures and nine summaries, (people, days * 4 + 9)."""
         x = exposure.astype(np.float64)
         positives, negatives, crowd, observed = np.moveaxis(x, 2, 0)
         weight = observed / np.maximum(observed.sum(1, keepdims=True), _LEAST)
@@ -207,13 +208,13 @@ class ExposureBoosting(ExposureMethod):
         return np.concatenate([x.reshape(len(x), -1), np.stack(summaries, 1)], axis=1)
 
     def outcome(self, best: int, days: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return the chosen number of trees."""
+        """Return the selected number of trees as fields of ``Scores``."""
         parameters = best * (2 * self.settings.leaves - 1)
         chosen = {"trees": best}
         return {"steps": best, "parameters": parameters, "diagnostics": chosen}
 
     def risks(self, fold: Fold) -> Iterator[Probabilities]:
-        """Yield the risk of the predicted people with 0, 1, ... all trees."""
+        """Yield predicted risks after 0, 1, ..., ``trees`` boosting iterations."""
         settings = self.settings
         base = np.full(len(fold.people), fold.share)
         yield base

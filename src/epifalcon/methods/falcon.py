@@ -1,4 +1,4 @@
-"""Falcon and HGNN as estimators; training is ``federation.training.fit``."""
+"""Falcon and HGNN as estimators; ``federation.training.fit`` trains them."""
 
 from dataclasses import asdict
 from typing import ClassVar
@@ -11,20 +11,22 @@ from epifalcon.mobility.traces import Traces
 
 
 class Falcon(Method):
-    """The complete method of the paper, with the in-process engine."""
+    """The complete method of the paper, trained in one process."""
 
     name: ClassVar[str] = "falcon"
     settings_type: ClassVar[type] = PredictionSettings
     settings: PredictionSettings
+    central: ClassVar[bool] = False
+    """True to train only the person model, without privacy."""
 
     def require_possible(
         self, traces: Traces, known: TestResults, context: Context
     ) -> None:
-        """Raise the error of ``fit`` if tests and settings are incompatible."""
+        """Raise the errors that ``fit`` would raise for these tests and settings."""
         require_possible(self._task(traces, known, context))
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train in rounds; return the risks of the best validation."""
+        """Train in rounds; return the risks of the round with the best validation."""
         context = self.context
         if context.folder is not None and not context.folder.is_dir():
             context.folder.mkdir(parents=True)
@@ -63,22 +65,14 @@ class Falcon(Method):
             },
         )
 
-    def _task(
-        self, traces: Traces, known: TestResults, context: Context
-    ) -> TrainingTask:
-        return TrainingTask(
-            *(traces, known, self._settings(), self.seed),
-            *(context.all_cases, context.test_people),
-        )
-
-    def _settings(self) -> PredictionSettings:
-        return self.settings
+    def _task(self, traces: Traces, known: TestResults, used: Context) -> TrainingTask:
+        settings = self.settings.central() if self.central else self.settings
+        cases, people = used.all_cases, used.test_people
+        return TrainingTask(traces, known, settings, self.seed, cases, people)
 
 
 class Hgnn(Falcon):
-    """The person model trained centrally: no region model, no privacy."""
+    """Person model trained centrally, without region model and privacy."""
 
     name: ClassVar[str] = "hgnn"
-
-    def _settings(self) -> PredictionSettings:
-        return self.settings.central()
+    central: ClassVar[bool] = True

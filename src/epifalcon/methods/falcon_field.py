@@ -1,11 +1,10 @@
 """Falcon Field: belief propagation with estimated transmission and calibration.
 
-In each sweep people send, in one message for all regions and slots they were in, how
-infectious they probably were and the evidence from their later observations; the
-server returns the sums, and each person runs its chain forward and backward. Equations:
+In each sweep every person sends one message. For each visited region and slot it has
+the probability of being infectious and the evidence from later observations. The server
+returns the sums, and each device runs forward-backward on its chain. Equations:
 ``docs/explanation-falcon-field.md``; inference: ``belief_propagation``; schedule and
-messages: ``federation/field``. In one process a single site holds
-everybody.
+messages: ``federation/field``. In one process, a single site has all people.
 """
 
 from collections.abc import Sequence
@@ -51,17 +50,17 @@ MEAN_NOW = "mean_risk_now"
 
 
 class HeldOutRun(NamedTuple):
-    """Risks of a run from which the results of some people were held out."""
+    """Risks from a run that excludes the results of some people."""
 
     risk: Probabilities
-    """(people,) of everybody."""
+    """Risks of all people, (people,)."""
     people: Mask
-    """(people,) held out and tested late enough to evaluate the final risk."""
+    """Mask of held-out people with a test on the last day, (people,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recalibration:
-    """A Platt scaling and the covariance of its slope and offset."""
+    """Platt scaling and the covariance of its slope and offset."""
 
     line: PlattScaling
     uncertainty: Floats
@@ -74,12 +73,12 @@ class Recalibration:
         known: TestResults,
         errors: TestErrors,
     ) -> "Recalibration":
-        """Fit the recalibration of ``risk``, a run with more tests.
+        """Fit a recalibration on ``held_out``, to be applied to ``risk``.
 
         It is the identity unless it lowers the log loss of held-out people by more
-        than one standard error. The expected mean risk of untested people does not
-        depend on which tests are known, so the recalibrated mean is that of
-        ``held_out``.
+        than one standard error. ``risk`` comes from a run with more tests, but the
+        expected mean risk of untested people does not depend on which tests are known.
+        The recalibrated mean is therefore set to that of ``held_out``.
         """
         if not any(run.people.any() for run in held_out):
             return cls(IDENTITY, np.zeros((2, 2)))
@@ -97,7 +96,7 @@ class Recalibration:
 
 
 class FieldState(NamedTuple):
-    """The final sums of a fit, and people's own messages where sums contain them."""
+    """Final sums of a fit, and people's own messages if the sums include them."""
 
     field: SavedField
     messages: Messages | None
@@ -106,7 +105,7 @@ class FieldState(NamedTuple):
     def of(
         cls, site: FieldSite, schedule: InferenceSchedule, errors: TestErrors
     ) -> "FieldState":
-        """Return the state after the final run, without copying it."""
+        """Return the state after the final run; arrays are not copied."""
         graph, state = schedule.graph, schedule.result.state
         if state is None:
             raise AssertionError("a schedule without a final run")
@@ -119,22 +118,21 @@ class FieldState(NamedTuple):
 class FalconField(Method):
     """Belief propagation with a transmission model estimated from tested people.
 
-    The risks of tested people are out-of-fold, and so are the transmission model and
-    the calibration used for them.
+    The risks of tested people are out-of-fold, as are the transmission model and the
+    calibration used for them.
     """
 
     name = METHOD
     settings_type: ClassVar[type] = FalconFieldSettings
     settings: FalconFieldSettings
     state: FieldState | None = None
-    """Of the last fit; None before it, or if it was not stored."""
+    """State of the last fit; None before a fit or if it was not stored."""
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Infer everybody's risk; private runs have no folds and no calibration."""
+        """Infer all risks; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
-        task = FieldTask.of(
-            self.settings, context.pathogen, context.rule, context.test_errors
-        )
+        pathogen, rule, errors = context.pathogen, context.rule, context.test_errors
+        task = FieldTask.of(self.settings, pathogen, rule, errors)
         ledger = self._ledger(task, traces) if task.private else None
         site, schedule = run_in_process(
             task,
@@ -145,7 +143,7 @@ class FalconField(Method):
             ledger=ledger,
             report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
-        self.state = FieldState.of(site, schedule, context.test_errors)
+        self.state = FieldState.of(site, schedule, errors)
         found, now, risk = schedule.result, site.finals[()].now, site.risk
         scores = Scores(
             risk,
@@ -181,7 +179,7 @@ class FalconField(Method):
         return _with_interval(scores, risks, site, recalibrations)
 
     def save_state(self, folder: Path, origin: Origin) -> None:
-        """Write the final sums, and people's own messages if the sums contain them."""
+        """Write the final sums, and people's messages if the sums include them."""
         if self.state is None or not self.settings.field.save_messages:
             return
         self.state.field.save(folder / FIELD_FOLDER, origin)
@@ -189,7 +187,7 @@ class FalconField(Method):
             self.state.messages.save(folder / MESSAGES_FOLDER, origin)
 
     def load_state(self, folder: Path) -> None:
-        """Read what ``save_state`` wrote."""
+        """Load the state written by ``save_state``."""
         if (folder / FIELD_FOLDER).is_dir():
             field, sent = SavedField.load(folder / FIELD_FOLDER), None
             if field.graph.own_in_sums:
@@ -197,7 +195,7 @@ class FalconField(Method):
             self.state = FieldState(field, sent)
 
     def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
-        """Open the ledger in the run's folder; a resumed run draws the same noise."""
+        """Open the ledger in the run folder; a resumed run draws the same noise."""
         budget, folder = budget_of(task, traces.clock), self.context.folder
         if folder is None:
             return Ledger(budget)
@@ -211,29 +209,24 @@ class FalconField(Method):
         known: TestResults,
         traces: Traces,
     ) -> dict[tuple[int, ...], Recalibration]:
-        """Fit the recalibration of each final run, by the folds that it excludes.
+        """Fit the recalibration of each final run; keys are the excluded folds.
 
-        That of a fold is fitted on its partner fold, in the run that excludes both.
+        The recalibration of the run without a fold is fitted on its partner fold, in
+        the run that excludes both.
         """
-        folds, errors = (
-            list(schedule.result.transmission_of_folds),
-            self.context.test_errors,
-        )
+        chosen, errors = schedule.result.transmission_of_folds, self.context.test_errors
+        folds = list(chosen)
         none = Recalibration(IDENTITY, np.zeros((2, 2)))
         found = dict.fromkeys(site.finals, none)
         if self.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
             return found
         late = with_late_test(known, traces)
-        held = [
-            HeldOutRun(site.finals[(fold,)].risk, late & (site.fold == fold))
-            for fold in folds
-        ]
+        risks = {fold: site.finals[(fold,)].risk for fold in folds}
+        held = [HeldOutRun(risks[fold], late & (site.fold == fold)) for fold in folds]
         found[()] = Recalibration.fit(site.finals[()].risk, held, known, errors)
         for pair in schedule.pairs():
             for fold in pair.owned:
-                risk = site.candidates[
-                    pair.folds, schedule.result.transmission_of_folds[fold]
-                ]
+                risk = site.candidates[pair.folds, chosen[fold]]
                 people = late & (site.fold == pair.partner(fold))
                 found[(fold,)] = Recalibration.fit(
                     site.finals[(fold,)].risk, [HeldOutRun(risk, people)], known, errors
@@ -247,12 +240,11 @@ class FalconField(Method):
         traces: Traces,
         transmission: TransmissionModel,
     ) -> list[Probabilities]:
-        """Return risks (people,) of runs with half of the tests and perturbed rates."""
+        """Return risks of runs with half of the tests and perturbed rates."""
         rng = Streams(self.seed).numpy("falcon-field ensemble")
         region = replace(task.settings.field.region, transmission=transmission)
-        field = replace(
-            task.settings.field, folds=0, sweeps=region.choosing_sweeps, region=region
-        )
+        sweeps = region.choosing_sweeps
+        field = replace(task.settings.field, folds=0, sweeps=sweeps, region=region)
         settings, risks = replace(task.settings, field=field), []
         for _ in range(self.settings.field.ensemble):
             half = rng.random(known.people) < 0.5
@@ -264,7 +256,7 @@ class FalconField(Method):
 
 
 def with_late_test(known: TestResults, traces: Traces) -> Mask:
-    """Return True for people whose last test was on the last day: (people,)."""
+    """Return a mask of people whose last test was on the last day, (people,)."""
     last = np.full(known.people, -1)
     # Later assignments win, and a person's tests are in order of slot.
     last[known.person] = known.slot
@@ -277,7 +269,7 @@ def _with_interval(
     site: FieldSite,
     recalibrations: dict[tuple[int, ...], Recalibration],
 ) -> Scores:
-    """Add intervals from an ensemble of risks."""
+    """Return the scores with intervals computed from an ensemble of risks."""
     variance = ensemble_variance(risks, site.fold < 0)
     low, high = scores.risk.copy(), scores.risk.copy()
     for without, fit in sorted(recalibrations.items(), key=lambda item: item[0]):

@@ -1,11 +1,11 @@
-"""FedPreGNN: a graph network trained by devices that exchange gradients and tokens.
+"""FedPreGNN: graph network trained by devices that exchange gradients and tokens.
 
 The table of the paper calls it FedPreGNN; it is FedPerGNN of Wu et al., "A federated
 graph neural network framework for privacy-preserving personalization" (Nature
 Communications 2022). Every person is a client with a local graph: the person, the
-items it visited and, around each item, the anonymous embeddings that the helper
-returned. Per item v, with E_v its embedding and e_j those of the partners (constants:
-no gradient crosses between devices)::
+visited items and, for each item, the anonymous embeddings returned by the helper. For
+each item v, with E_v its embedding and e_j those of the partners (constants, since no
+gradients pass between devices)::
 
     a_j = softmax_j leaky(b . e_j + c . E_v)        m_v = sum_j a_j e_j
     h_v = tanh(W_item E_v + W_partner m_v + d)
@@ -15,23 +15,23 @@ no gradient crosses between devices)::
 where u is the person's own embedding, which stays on the device.
 
 *Graph expansion*: devices share a key that neither the helper nor the server has. A
-device sends the keyed hash of each of its items, a token, and one embedding; the helper
-returns the embeddings of others with an equal token, without names. It sees the
+device sends one embedding and a token per item, the keyed hash of the item; the helper
+returns the embeddings of others with an equal token, without names. The helper sees the
 embeddings, and with the key (from a device) it could test every item.
 
-*Model update*: pseudo items, which the person never visited, get gradients drawn like
-those of the true ones; the whole upload is clipped to a norm and gets Laplace noise.
-The authors claim epsilon = 2 clip / scale. That would hold if ``clip`` bounded the L1
-norm, and for one upload: see ``privacy_spent``.
+*Model update*: pseudo items, which the person never visited, get random gradients with
+the distribution of the true ones; the whole upload is clipped and gets Laplace noise.
+The authors claim epsilon = 2 clip / scale. This holds only for one upload, and only if
+``clip`` bounds the L1 norm: see ``privacy_spent``.
 
 Adapted: an item is a region, or a region on a day; the target is a person's infection,
-and time spent weighs items. With ``input="exposure"`` a device sends the helper its
-test result, and the vector that it learns stays on the device: no input contains the
-person's own result, not even by way of others. ``input="embedding"`` is the published
-way: the learnt vector is sent, results enter by the loss alone. Log odds are
-recalibrated on the validation people, because clipping gives the rarer result less
-weight. Reduced: 200 pseudo items instead of 1,000, drawn once for each client instead
-of for every upload; width 32; no dropout.
+and items are weighted by the time spent. With ``input="exposure"`` a device sends its
+test result to the helper, and the learnt vector stays on the device: no input depends
+on the person's own result, even indirectly. ``input="embedding"`` is the published
+method: the learnt vector is sent, and results are used in the loss only. Log odds are
+recalibrated on the validation people, because clipping reduces the weight of the rarer
+result. Reduced: 200 pseudo items instead of 1,000, drawn once per client instead of
+once per upload; width 32; no dropout.
 """
 
 import math
@@ -81,55 +81,56 @@ _UNPROTECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class UploadNoise(Checked):
-    """Protection of the numbers of an upload."""
+    """Clipping and noise of an upload."""
 
     clip: Positive = 0.1
-    """Bound of the norm of the whole upload."""
+    """Upper bound of the norm of the whole upload."""
     norm: Norm = "linf"
-    """The paper's text clips by the largest number, the authors' program by l2."""
+    """Norm to clip; the paper's text uses ``linf``, the authors' program ``l2``."""
     scale: Positive = 0.2
-    """Of the Laplace noise on every number."""
+    """Scale of the Laplace noise on every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedPreGnnSettings(Checked):
-    """Settings of FedPreGNN; notes give the authors' value if it differs."""
+    """Settings of FedPreGNN; the authors' values are given where they differ."""
 
     input: Literal["exposure", "embedding"] = "exposure"
-    """What a device sends the helper: its test result, or the vector it learns."""
+    """Data sent to the helper: the person's test result, or the learnt vector."""
     item: ItemKind = "region-day"
     width: Count = 32
-    """As for other methods; 64 in the authors' program."""
+    """Width of embeddings, as in other methods; 64 in the authors' program."""
     partners: CountOrZero = 100
-    """Maximum number of embeddings that the helper returns for one item."""
+    """Maximum number of embeddings that the helper returns per item."""
     expand_every: Count = 20
-    """Rounds between graph expansions; the authors expand once, after two passes."""
+    """Rounds between graph expansions; the authors expand once, after two epochs."""
     private: bool = True
-    """False disables pseudo items, clipping and noise, to measure the privacy cost."""
+    """Use pseudo items, clipping and noise; False measures their cost."""
     noise: UploadNoise = field(default_factory=UploadNoise)
     pseudo_items: CountOrZero = 200
-    """1,000 in the authors' program; here five for each true item."""
+    """Number of pseudo items per client, about five per true item; 1,000 in the
+    authors' program."""
     clients_per_round: Count = 256
-    """128 in the authors' program."""
+    """Number of clients per round; 128 in the authors' program."""
     learning_rates: LearningRates = (1.0, 0.3)
-    """Of the server's plain steps; each candidate costs uploads. 0.01 in the
-    authors' program, where a client has many ratings."""
+    """Candidate learning rates of the server's SGD; each candidate costs uploads. 0.01
+    in the authors' program, where a client has many ratings."""
     own_rate: NonNegative = 0.01
-    """Learning rate of a device for its own vector."""
+    """Learning rate of the vector that stays on the device."""
     weight_decay: NonNegative = 0.0005
     rounds: Count = 400
-    """Maximum per learning rate; the authors make three passes over all clients."""
+    """Maximum number of rounds per learning rate; the authors train three epochs."""
     check_every: Count = 10
     patience: Count = 8
-    """Validations without improvement before training stops."""
+    """Number of validations without improvement before training stops."""
     validation_share: Share = 0.1
 
 
 class FedPreGnn(Method):
-    """FedPerGNN of Wu et al. 2022: federated, with its own noise and expansion.
+    """FedPerGNN of Wu et al. 2022: federated, with its own noise and graph expansion.
 
-    ``scores.diagnostics`` holds the privacy cost of one device's uploads, as claimed by
-    the authors and as computed here, and lists what leaves a device unprotected.
+    ``scores.diagnostics`` has the privacy cost of one device's uploads, as claimed by
+    the authors and as computed here, and lists the data uploaded without protection.
     """
 
     name = "fedpregnn"
@@ -167,7 +168,7 @@ class FedPreGnn(Method):
 
 
 def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
-    """Return the slots that each person spent at each item: (people, items)."""
+    """Return the slots that each person spent at each item, (people, items)."""
     windows = traces.clock.days if kind == "region-day" else 1
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     region = traces.by_slot[slot, person].astype(np.int64)
@@ -180,32 +181,32 @@ def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
 
 @dataclass(frozen=True, eq=False)
 class AnonymousNeighbours:
-    """The helper's answers: anonymous embeddings."""
+    """Anonymous embeddings returned by the helper."""
 
     start: Ids
-    """(requests + 1,) where the partners of each request begin."""
+    """Index of the first partner of each request, (requests + 1,)."""
     embedding: Rows
-    """(partners, width)"""
+    """Embedding of each partner, (partners, width)."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalGraphs:
-    """The graphs of some devices, padded to the most items that one has."""
+    """Local graphs of some devices, padded to the maximum number of items."""
 
     item: Tensor
-    """(devices, most) int64, 0 for padding."""
+    """Item ids, (devices, items), int64; 0 for padding."""
     present: Tensor
-    """(devices, most) bool"""
+    """True except for padding, (devices, items)."""
     log_slots: Tensor
-    """(devices, most)"""
+    """Logarithm of the slots spent at each item, (devices, items)."""
     partner: Tensor
-    """(partners, sent width) the embeddings around all items."""
+    """Embeddings of the partners of all items, (partners, sent width)."""
     partner_place: Tensor
-    """(partners,) the place of its item in ``item``, flattened."""
+    """Index of each partner's item in the flattened ``item``, (partners,)."""
 
     @classmethod
     def of(cls, visits: sp.csr_array, answers: AnonymousNeighbours) -> "LocalGraphs":
-        """Return the graphs of devices with ``visits``, each visit with its answer."""
+        """Return local graphs from the devices' ``visits`` and the helper's answers."""
         count = np.diff(visits.indptr)
         present = np.arange(max(int(count.max(initial=0)), 1)) < count[:, None]
         item = np.zeros(present.shape, np.int64)
@@ -223,7 +224,7 @@ class LocalGraphs:
 
 
 class WeightLayout:
-    """The places of all weights in the one vector that devices and server share."""
+    """Layout of all weights in the vector that devices and server share."""
 
     def __init__(self, width: int, sent_width: int) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {
@@ -244,7 +245,7 @@ class WeightLayout:
         self.size = sum(self._sizes)
 
     def views(self, copies: Tensor) -> Weights:
-        """Return weights by name, (devices, ...) each, of vectors (devices, size)."""
+        """Return views of weights by name, (devices, ...) each, on (devices, size)."""
         parts = torch.split(copies, self._sizes, dim=1)
         return {
             name: part.reshape(-1, *shape)
@@ -252,7 +253,7 @@ class WeightLayout:
         }
 
     def first(self, generator: torch.Generator) -> Tensor:
-        """Return the initial vector: (size,)."""
+        """Draw initial weights as one vector, (size,); biases are 0."""
         vector = torch.zeros(1, self.size)
         for name, view in self.views(vector).items():
             if not name.endswith("bias"):
@@ -295,14 +296,14 @@ def log_odds(
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients of each device's own loss."""
+    """Gradients of each device's loss."""
 
     model: Tensor
-    """(devices, size)"""
+    """Gradient of the shared weights, (devices, size)."""
     item: Tensor
-    """(devices, most, width), 0 for padding."""
+    """Gradient of the item embeddings, (devices, items, width); 0 for padding."""
     own: Tensor
-    """(devices, width)"""
+    """Gradient of the person's own vector, (devices, width)."""
 
 
 def gradients(
@@ -314,7 +315,7 @@ def gradients(
     infected: Tensor,
     base: float,
 ) -> Gradients:
-    """Return the exact gradient of every device, each on its own copy of the weights.
+    """Return the gradient of each device's loss, as if each had a copy of the weights.
 
     ``model`` (size,); ``infected`` (devices,) float32; ``base`` is added to log odds.
     """
@@ -327,7 +328,7 @@ def gradients(
 
 
 class Federation:
-    """All devices with their helper and the server, as the training loop's learner."""
+    """Learner that simulates all devices, the helper and the server."""
 
     def __init__(
         self,
@@ -344,24 +345,19 @@ class Federation:
         people, items = visits.shape
         exposed = settings.input == "exposure"
         self.layout = WeightLayout(settings.width, 2 if exposed else settings.width)
+        item, start = visits.indices.astype(np.int64), visits.indptr
         number = np.arange(visits.nnz)
-        self._requests = sp.csr_array(
-            (number, visits.indices, visits.indptr), visits.shape
-        )
-        sender = np.repeat(np.arange(people), np.diff(visits.indptr))
-        self._helper = TokenHelper(
-            sender, visits.indices.astype(np.int64), settings.partners
-        )
+        self._requests = sp.csr_array((number, visits.indices, start), visits.shape)
+        sender = np.repeat(np.arange(people), np.diff(start))
+        self._helper = TokenHelper(sender, item, settings.partners)
         self.clients = np.flatnonzero(training.tested)
         self._infected = torch.from_numpy((training.status == 1).astype(np.float32))
         rng = streams.numpy("fedpregnn pseudo items")
         pseudo = settings.pseudo_items if settings.private else 0
-        self.covers = {
-            person: cover_of(
-                visits[[person]].indices.astype(np.int64), items, pseudo, rng
-            )
-            for person in self.clients.tolist()
-        }
+        self.covers = {}
+        for person in self.clients.tolist():
+            mine = visits[[person]].indices.astype(np.int64)
+            self.covers[person] = cover_of(mine, items, pseudo, rng)
         share = (training.status == 1).sum() / training.tested.sum()
         self._base = float(logit(np.clip(share, 1e-3, 1 - 1e-3)))
         self._uploads = torch.zeros(people, dtype=torch.int64)
@@ -379,7 +375,7 @@ class Federation:
         }
 
     def step(self, number: int) -> None:
-        """Run one round: local gradients, own vectors, uploads, the server's step."""
+        """Run one round: local gradients, own vectors, uploads, server update."""
         settings, state = self._settings, self._state
         if number % settings.expand_every == 0:
             self._expand(self._embeddings(state["own"], self._training), number)
@@ -437,12 +433,12 @@ class Federation:
         self._expand(state["sent"].numpy(), int(state["expanded"]))
 
     def final_odds(self, parameters: dict[str, Tensor], known: TestResults) -> Floats:
-        """Return everybody's log odds after an expansion with the results ``known``."""
+        """Return all log odds after a graph expansion with the results ``known``."""
         self._receive(self._embeddings(parameters["own"], known), "at the end")
         return self._odds(parameters, np.arange(self.visits.shape[0]))
 
     def privacy(self) -> dict[str, Any]:
-        """Return the privacy of the device that sent the most uploads."""
+        """Return the privacy cost of the device with the most uploads."""
         uploads = int(self._uploads.max())
         if not self._settings.private:
             return {"private": False, "uploads": uploads, "epsilon_total": math.inf}
@@ -457,14 +453,14 @@ class Federation:
         }
 
     def _embeddings(self, own: Tensor, known: TestResults) -> Rows:
-        """Return what each device sends the helper: (people, sent width)."""
+        """Return the embeddings that devices send to the helper, (people, width)."""
         if self._settings.input == "embedding":
             return own.numpy().copy()
         kinds = np.stack([known.status == 1, known.status == 0], axis=1)
         return kinds.astype(np.float32)
 
     def _expand(self, sent: Rows, number: int) -> None:
-        """Send all embeddings to the helper, as in round ``number``."""
+        """Send all embeddings to the helper for the expansion of round ``number``."""
         self._sent, self._expanded = sent, number
         expansion = number // self._settings.expand_every
         self._receive(sent, f"{self._rate_number} {expansion}")
@@ -479,9 +475,8 @@ class Federation:
     def _odds(self, parameters: dict[str, Tensor], people: Ids) -> Floats:
         """Return log odds of ``people`` with the partners of the last expansion."""
         result = [np.empty(0)]
-        for some in np.split(
-            people, range(_PEOPLE_AT_ONCE, len(people), _PEOPLE_AT_ONCE)
-        ):
+        blocks = range(_PEOPLE_AT_ONCE, len(people), _PEOPLE_AT_ONCE)
+        for some in np.split(people, blocks):
             graphs = self._graphs(some)
             weights = self.layout.views(parameters["model"].expand(len(some), -1))
             embedding = parameters["items"][graphs.item]
@@ -492,14 +487,13 @@ class Federation:
 
 
 class TokenHelper:
-    """Matches tokens and forwards embeddings.
+    """Simulated helper, which matches tokens and forwards embeddings.
 
-    Request number r comes from ``sender[r]`` and is for the others with ``token[r]``.
-    The answer holds at most ``most`` of them, every choice equally probable: the
-    senders of a token are shuffled on a circle, and each gets those who follow it. So
-    nobody receives its own embedding, and all are forwarded equally often. Only the
-    equality of tokens is used, so the simulation sends items and people without key,
-    hash and pseudonyms.
+    Request r comes from ``sender[r]`` and is addressed to the others with ``token[r]``.
+    The answer has at most ``most`` of them, drawn uniformly: the senders of a token are
+    shuffled on a circle, and each gets the next ones. So nobody receives their own
+    embedding, and all are forwarded equally often. Only the equality of tokens matters,
+    so the simulation uses item and person ids instead of keyed hashes and pseudonyms.
     """
 
     def __init__(self, sender: Ids, token: Ids, most: int) -> None:
@@ -514,37 +508,35 @@ class TokenHelper:
         self._circle = embedding.astype(np.float32)[self._sender[order]]
 
     def answer(self, requests: Ids) -> AnonymousNeighbours:
-        """Return the partners of each of the ``requests``."""
+        """Return the embeddings of the partners for each of the ``requests``."""
         group = self._group[requests]
         count = np.minimum(self._size[group] - 1, self._most)
         start = np.append(0, np.cumsum(count))
-        first, size = (
-            np.repeat(table[group], count) for table in (self._first, self._size)
-        )
+        each = np.repeat(group, count)
+        first, size = self._first[each], self._size[each]
         steps = np.arange(start[-1]) - np.repeat(start[:-1], count) + 1
         place = np.repeat(self._place[requests], count) - first + steps
-        return AnonymousNeighbours(
-            start, self._circle[first + place % np.maximum(size, 1)]
-        )
+        found = first + place % np.maximum(size, 1)
+        return AnonymousNeighbours(start, self._circle[found])
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoItems:
-    """The items that a person's uploads name, true and pseudo.
+    """True and pseudo items named in a person's uploads.
 
-    Drawn once: with new draws in each upload, only the true items would recur.
+    Drawn once: with new draws for each upload, only the true items would recur.
     """
 
     item: Ids
-    """(named,) in ascending order."""
+    """Item ids in ascending order, (named,)."""
     true: Mask
-    """(named,) whether it was visited; known to the device alone."""
+    """True for visited items, (named,); known to the device only."""
 
 
 def cover_of(
     mine: Ids, items: int, pseudo: int, rng: np.random.Generator
 ) -> PseudoItems:
-    """Return the visited items ``mine`` and ``pseudo`` others, all equally probable."""
+    """Return the visited items ``mine`` with ``pseudo`` others, drawn uniformly."""
     drawn = rng.choice(items, min(items, len(mine) + pseudo), replace=False)
     named = np.concatenate([mine, drawn[~np.isin(drawn, mine)][:pseudo]])
     order = np.argsort(named)
@@ -553,14 +545,14 @@ def cover_of(
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Everything that the server receives from one device in one round."""
+    """Data that the server receives from one device in one round."""
 
     model: Rows
-    """(size,)"""
+    """Gradient of the shared weights, (size,)."""
     item: Ids
-    """(named,) in ascending order."""
+    """Item ids in ascending order, (named,)."""
     row: Rows
-    """(named, width)"""
+    """Gradient of each item embedding, (named, width)."""
 
 
 def release(
@@ -570,10 +562,10 @@ def release(
     noise: UploadNoise | None,
     rng: np.random.Generator,
 ) -> Upload:
-    """Return one device's upload: true and pseudo rows, clipped together, noised.
+    """Return one device's upload: true and pseudo rows, clipped together, with noise.
 
-    ``model`` (size,) and ``true`` (visited, width) are the device's own gradient. The
-    noise is enough for a simulation, but not safe against floating-point attacks.
+    ``model`` (size,) and ``true`` (visited, width) are the device's gradients. The
+    noise suffices for a simulation, but is not safe against floating-point attacks.
     """
     row = np.empty((len(cover.item), true.shape[1]), np.float32)
     row[cover.true] = true
@@ -588,7 +580,7 @@ def release(
 
 
 def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """Return normal rows (count, width) with mean and covariance of the true ones."""
+    """Draw normal rows, (count, width), with mean and covariance of the true rows."""
     if not len(true):
         return np.zeros((count, true.shape[1]), np.float32)
     mean = true.mean(axis=0)
@@ -598,10 +590,9 @@ def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
 
 
 def clip(value: Rows, bound: float, norm: Norm) -> Rows:
-    """Return ``value`` scaled so that its norm is at most ``bound``, rounding included.
+    """Return ``value`` scaled so that its norm is at most ``bound`` after rounding.
 
-    Raises ``DataError`` for a value that is not finite: after scaling it would pass the
-    clip and corrupt the sum.
+    Raises ``DataError`` if a value is not finite: it would corrupt the sum.
     """
     if norm == "linf":
         length = float(np.abs(value).max(initial=0.0))
@@ -618,7 +609,7 @@ def clip(value: Rows, bound: float, norm: Norm) -> Rows:
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
-    """Return the sum of all uploads of a round, which is all that the server uses."""
+    """Return the sum of all uploads of a round; the server uses nothing else."""
     model: Rows | float = 0.0
     row = np.zeros(items.shape, np.float32)
     for upload in uploads:
@@ -627,29 +618,27 @@ def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
         row[upload.item] += upload.row
     if not np.isfinite(model).all():
         raise DataError("a gradient is not finite: choose smaller learning_rates")
-    return {
-        "model": torch.from_numpy(np.asarray(model, np.float32)),
-        "items": torch.from_numpy(row),
-    }
+    total = torch.from_numpy(np.asarray(model, np.float32))
+    return {"model": total, "items": torch.from_numpy(row)}
 
 
 def privacy_spent(
     noise: UploadNoise, numbers: int, uploads: int, delta: float = DELTA
 ) -> dict[str, float]:
-    """Return the local differential privacy of ``uploads`` of ``numbers`` numbers each.
+    """Return the local differential privacy of ``uploads`` of ``numbers`` values each.
 
-    Holds between any two gradients on the same items; leakage by the items and the
-    embedding is not bounded. ``epsilon_claimed`` is the paper's, for any number of
-    uploads; ``_naive`` is pure epsilon, every number counted; otherwise the smaller of
-    it and of epsilon at ``delta``.
+    The bound compares any two gradients on the same items; leakage through the items
+    and the embedding is not bounded. ``epsilon_claimed`` is the value of the paper, for
+    any number of uploads. Keys with ``_naive`` give pure epsilon, composed over all
+    values; the others give the smaller of that and epsilon at ``delta``.
 
-    An upload moves by at most 2 clip in its norm. Pure epsilon is the L1 distance over
-    the scale, so the L2 norm brings a factor sqrt(numbers), the maximum norm a factor
-    ``numbers``. The Renyi divergence of Laplace noise (Mironov 2017, table II) is
-    convex in the distance and 0 at 0: under an L1 bound the worst case is one number
-    that takes the whole bound; under the maximum norm every number moves. Under an L2
-    bound it is at most order x distance^2 / 2 in total (Bun and Steinke 2016, prop.
-    1.4).
+    The norm of an upload changes by at most 2 clip. Pure epsilon is the L1 distance
+    divided by the scale, so an L2 bound adds a factor sqrt(numbers), a maximum norm a
+    factor ``numbers``. The Renyi divergence of Laplace noise (Mironov 2017, table II)
+    is convex in the distance and 0 at 0. Under an L1 bound the worst case is therefore
+    one value that changes by the whole bound; under the maximum norm every value
+    changes; under an L2 bound the total is at most order x distance^2 / 2 (Bun and
+    Steinke 2016, prop. 1.4).
     """
     reach = 2 * noise.clip / noise.scale
     factor = {"l1": 1.0, "l2": math.sqrt(numbers), "linf": float(numbers)}[noise.norm]
@@ -669,7 +658,7 @@ def privacy_spent(
 
 
 def _laplace_divergence(distance: float) -> NDArray[np.float64]:
-    """Return the Renyi divergence of unit Laplace noise shifted by ``distance``."""
+    """Return the Renyi divergences of unit Laplace noise shifted by ``distance``."""
     order = _ORDERS
     up = np.log(order / (2 * order - 1)) + (order - 1) * distance
     down = np.log((order - 1) / (2 * order - 1)) - order * distance
@@ -677,7 +666,7 @@ def _laplace_divergence(distance: float) -> NDArray[np.float64]:
 
 
 def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:
-    """Return the best epsilon at ``delta`` (Canonne et al. 2020, proposition 12)."""
+    """Return the least epsilon at ``delta`` (Canonne et al. 2020, proposition 12)."""
     order = _ORDERS
     result = divergence + np.log1p(-1 / order)
     result -= (math.log(delta) + np.log(order)) / (order - 1)
@@ -686,18 +675,12 @@ def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:
 
 def _fit_curve(odds: Floats, infected: Mask) -> LogisticCurve:
     """Fit Platt scaling with standard normal priors around the identity."""
-    return fit_logistic(
-        odds,
-        infected,
-        slope_mean=1.0,
-        slope_sd=1.0,
-        offset_sd=1.0,
-        least_slope=math.exp(-5),
-    )
+    prior = {"slope_mean": 1.0, "slope_sd": 1.0, "offset_sd": 1.0}
+    return fit_logistic(odds, infected, **prior, least_slope=math.exp(-5))
 
 
 def cross_calibrated(odds: Floats, infected: Mask) -> Probabilities:
-    """Return cross-fitted Platt-scaled risks: each half is scaled by the other."""
+    """Return Platt-scaled risks; each half is scaled by the fit to the other half."""
     half = np.empty(len(odds), np.int64)
     for kind in (True, False):
         some = np.flatnonzero(infected == kind)

@@ -15,7 +15,6 @@ from epifalcon.methods.graph_networks import (
     NetworkMethod,
     Skip,
     SkipSettings,
-    require_heads,
 )
 
 _SLOPE = 0.2
@@ -26,15 +25,12 @@ class GatSettings(SkipSettings):
     """Settings of the GAT."""
 
     heads: Count = 4
-    """Of the first layer; each has ``width / heads``."""
+    """Number of heads of the first layer, each of width ``width / heads``."""
     last_width: Count = 16
-    """Of the second layer, which has one head."""
+    """Width of the second layer, which has one head."""
     partners: Count = 32
-    """Strongest contacts that a person attends to, besides itself."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_heads(self.width, self.heads)
+    """Number of strongest contacts that a person attends to, besides itself."""
+    heads_divide_width = True
 
 
 class Gat(NetworkMethod):
@@ -51,8 +47,8 @@ class Gat(NetworkMethod):
     - The days of the input are concatenated, and a linear head follows the second
       layer.
     - A linear map of the person's own input is added to the log odds
-      (``networks.Skip``); ``skip=False`` is the paper's network. AUC .682 without and
-      .706 with it, logistic regression on the same input .710 (``epifalcon compare
+      (``graph_networks.Skip``); ``skip=False`` is the paper's network. AUC .682 without
+      and .706 with it; logistic regression on the same input: .710 (``epifalcon compare
       --preset larger-sars --methods gat,exposure-logistic --seeds 1``).
     """
 
@@ -61,7 +57,7 @@ class Gat(NetworkMethod):
     settings: GatSettings
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Both layers and the head."""
+        """Return a network of both layers and the head."""
         near = graphs.neighbourhood(self.settings.partners, with_self=True)
         flat = self.flat(graphs, channels)
         network = _Network(near, flat, self.settings)
@@ -71,18 +67,15 @@ class Gat(NetworkMethod):
 class _Network(nn.Module):
     def __init__(self, near: Neighbourhood, flat: Flat, settings: GatSettings) -> None:
         super().__init__()
-        each = settings.width // settings.heads
-        self._flat, self._dropout = flat, settings.dropout
-        self.first = GraphAttention(
-            near, flat.width, settings.heads, each, settings.dropout
-        )
-        self.second = GraphAttention(
-            near, settings.width, 1, settings.last_width, settings.dropout
-        )
-        self.head = nn.Linear(settings.last_width, 1)
+        width, heads, last = settings.width, settings.heads, settings.last_width
+        dropout = settings.dropout
+        self._flat, self._dropout = flat, dropout
+        self.first = GraphAttention(near, flat.width, heads, width // heads, dropout)
+        self.second = GraphAttention(near, width, 1, last, dropout)
+        self.head = nn.Linear(last, 1)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Log odds (people,) from x (people, days, channels)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         rows = functional.elu(self.first(self._flat(x)))
         rows = functional.dropout(rows, self._dropout, self.training)
         rows = functional.elu(self.second(rows))
@@ -91,10 +84,10 @@ class _Network(nn.Module):
 
 
 class GraphAttention(nn.Module):
-    """Concatenated heads, each the sum of share_ij W x_j over the neighbourhood of i.
+    """Multi-head attention: each head sums share_ij W x_j over the neighbours j of i.
 
     share_ij is the softmax over j of LeakyReLU(a . W x_i + b . W x_j + c close_ij),
-    with dropout. Rows (people, width_in) to (people, heads x width).
+    with dropout. Maps (people, width_in) to (people, heads x width).
     """
 
     def __init__(
@@ -111,7 +104,7 @@ class GraphAttention(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the attention of rows x."""
+        """Apply the layer to ``x`` (people, width_in)."""
         edges, closeness = self._near.edges, self._near.closeness
         rows = self.rows(x).unflatten(1, (self._heads, -1))
         own, partner = (rows * self.own).sum(-1), (rows * self.partner).sum(-1)

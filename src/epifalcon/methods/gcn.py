@@ -5,7 +5,6 @@ Networks" (ICLR 2017), equation 2.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -21,11 +20,6 @@ from epifalcon.methods.graph_networks import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GcnSettings(SkipSettings):
-    """Settings of the GCN."""
-
-
 class Gcn(NetworkMethod):
     """Two graph convolutions and a linear head, plus a linear skip connection.
 
@@ -38,17 +32,17 @@ class Gcn(NetworkMethod):
       negligible compared with some thousand slots together.
     - A linear head follows the second layer, and dropout follows each layer.
     - A linear map of the person's own input is added to the log odds
-      (``networks.Skip``); ``skip=False`` is the paper's network. AUC .694 without and
-      .708 with it, logistic regression on the same input .710 (``epifalcon compare
+      (``graph_networks.Skip``); ``skip=False`` is the paper's network. AUC .694 without
+      and .708 with it; logistic regression on the same input: .710 (``epifalcon compare
       --preset larger-sars --methods gcn,exposure-logistic --seeds 1``).
     """
 
     name = "gcn"
-    settings_type: ClassVar[type] = GcnSettings
-    settings: GcnSettings
+    settings_type: ClassVar[type] = SkipSettings
+    settings: SkipSettings
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Two layers of ``settings.width``."""
+        """Return a network of two layers of ``settings.width``."""
         flat = self.flat(graphs, channels)
         widths = (flat.width, self.settings.width, self.settings.width)
         network = Convolutions(graphs, flat, widths, self.settings.dropout)
@@ -70,7 +64,7 @@ class Convolutions(nn.Module):
         self.head = nn.Linear(widths[-1], 1)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Log odds (people,) from x (people, days, channels)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         rows = self._flat(x)
         for layer in self.layers:
             rows = functional.relu(layer(rows))
@@ -80,10 +74,11 @@ class Convolutions(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """D^-1/2 S D^-1/2 x W + b, S the slots that two people spent together.
+    """Graph convolution D^-1/2 S D^-1/2 x W + b.
 
-    S has each person's observed slots on its diagonal, at least 1, and D the sums of
-    its rows. Rows (people, width in) to (people, width out).
+    S_ij is the number of slots that i and j spent together, S_ii the number of slots in
+    which i was observed (at least 1), and D the diagonal matrix of the row sums of S.
+    Maps (people, width_in) to (people, width_out).
     """
 
     def __init__(self, graphs: ContactGraphs, width_in: int, width_out: int) -> None:
@@ -98,7 +93,7 @@ class GraphConvolution(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of rows x."""
+        """Apply the convolution to ``x`` (people, width_in)."""
         if self._narrow_first:
             return self._spread(x @ self.weight) + self.bias
         return self._spread(x) @ self.weight + self.bias

@@ -1,11 +1,11 @@
 """Training of all graph networks on tested people.
 
 Every network gets the same split, inputs, learning rates and early stopping, so that
-results differ only by the network. ``input="exposure"`` is the exposure to known
-contacts by day; the results of one fold of the tested people at a time are masked in
-all inputs and used in the loss, since a person's own result would leak through the
-inputs of its neighbours. ``input="embedding"`` is the authors' input: a trainable
-vector per person, with results in the loss only.
+results differ only by the network. ``input="exposure"`` is the daily exposure to tested
+contacts. Each step masks the results of one fold of the tested people in all inputs and
+uses them in the loss; otherwise a person's own result would leak through the inputs of
+neighbours. ``input="embedding"`` is the authors' input: a trainable vector per person,
+with results in the loss only.
 """
 
 import math
@@ -47,22 +47,30 @@ from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Checked):
-    """Settings of all networks."""
+    """Settings shared by all networks."""
 
     input: Literal["exposure", "embedding"] = "exposure"
     width: Count = 32
-    """Width of the hidden rows and of the embedding."""
+    """Width of the hidden layers and of the embedding."""
     dropout: Share = 0.2
     learning_rates: LearningRates = (0.01, 0.003)
-    """Candidates; the least validation loss is selected."""
+    """Candidate learning rates; the lowest validation loss selects one."""
     weight_decay: NonNegative = 0.0005
     steps: Count = 300
-    """Maximum steps per learning rate."""
+    """Maximum number of steps per learning rate."""
     check_every: Count = 5
     patience: Count = 8
-    """Validations without improvement before training stops."""
+    """Number of validations without improvement before training stops."""
     folds: Annotated[int, partial(whole, 2)] = 4
     validation_share: Share = 0.1
+    heads_divide_width: ClassVar[bool] = False
+    """True if the setting ``heads`` of a subclass must divide ``width``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        heads = getattr(self, "heads", 1)
+        if self.heads_divide_width and self.width % heads:
+            raise SettingsError(f"heads={heads} must divide width={self.width}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +81,18 @@ class SkipSettings(NetworkSettings):
     """Add a linear map of the input to the log odds; False is the paper's network."""
 
 
-def require_heads(width: int, heads: int) -> None:
-    """Raise ``SettingsError`` unless ``heads`` divide ``width``."""
-    if width % heads:
-        raise SettingsError(f"heads={heads} must divide width={width}")
-
-
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """The contacts that each person attends to, and how close they are."""
+    """Contacts that each person attends to, with their closeness."""
 
     edges: EdgeList
     """Edges from contact to person."""
     closeness: Tensor
-    """(edges, 1) float32: log(1 + slots together), 1 for all slots of the traces."""
+    """log(1 + slots together), (edges, 1) float32, scaled to 1 for all slots."""
 
 
 class ContactGraphs:
-    """The contact graphs of a city, of all days and of each, computed on demand."""
+    """Contact graphs of a city, overall and per day, computed on demand."""
 
     def __init__(self, traces: Traces) -> None:
         self.traces = traces
@@ -100,28 +102,28 @@ class ContactGraphs:
 
     @cached_property
     def contacts(self) -> Contacts:
-        """Contacts of all days together."""
+        """Contacts over all days."""
         return contacts_of(self.traces)
 
     @cached_property
     def daily(self) -> tuple[Contacts, ...]:
-        """Contacts of each day."""
+        """Contacts of each day, one graph per day."""
         return tuple(contacts_of(self.traces, day) for day in range(self.days))
 
     @cached_property
     def observed(self) -> Tensor:
-        """Number of slots in which each person was observed: (people,) float32."""
+        """Number of slots in which each person was observed, (people,) float32."""
         seen = (self.traces.by_slot != UNKNOWN).sum(axis=0)
         return torch.from_numpy(seen.astype(np.float32))
 
     def partners(self, most: int) -> NeighbourList:
-        """Return each person's strongest contacts, ``most`` at most."""
+        """Return each person's strongest contacts, at most ``most``."""
         if most not in self._partners:
             self._partners[most] = strongest(self.contacts, most)
         return self._partners[most]
 
     def neighbourhood(self, most: int, with_self: bool) -> Neighbourhood:
-        """Return the strongest contacts, with self-loops if requested."""
+        """Return each person's strongest contacts, with self-loops if requested."""
         found = self.partners(most)
         edges, slots = found.edge_index, found.weight
         if with_self:
@@ -134,67 +136,71 @@ class ContactGraphs:
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """Inputs of everybody, and the people in the loss."""
+    """Inputs of all people, and the people in the loss."""
 
     x: Tensor | None
-    """(people, days, channels); None if the network has a free embedding."""
+    """Features, (people, days, channels); None if the network has a free embedding."""
     status: Tensor
-    """(people,) visible results: 1, 0, or -1."""
+    """Visible results, (people,): 1, 0, or -1 if unknown or masked."""
     people: Tensor
-    """(targets,)"""
+    """Indices of the people in the loss, (targets,)."""
     infected: Tensor
-    """(targets,) float32, 0 or 1."""
+    """Results of the people in the loss, (targets,) float32: 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """All batches of one training."""
+    """All batches of a training."""
 
     folds: tuple[TrainingBatch, ...]
-    """Used in turn; the inputs of a batch exclude the results in its loss."""
+    """Training batches, used in rotation; inputs exclude the results in the loss."""
     validation: TrainingBatch
-    """Inputs with all training results; the loss is over the validation people."""
+    """Batch with all training results as inputs; the loss is over the validation
+    people."""
     final: TrainingBatch
-    """Inputs with all tests, for the risks of untested people."""
+    """Batch with all tests as inputs, for the risks of untested people."""
     base: float
     """Log odds of the share of positive tests."""
 
 
+Builder = Callable[[], nn.Module]
+
+
 class NetworkMethod(Method):
-    """A method that trains a network; a subclass defines ``network`` and settings."""
+    """Base class of methods that train a network; subclasses define ``network``."""
 
     settings_type: ClassVar[type] = NetworkSettings
     settings: NetworkSettings
     reads_results: ClassVar[bool] = False
-    """Whether the visible results themselves are an input of the network."""
+    """True if the visible results themselves are an input of the network."""
     network_type: ClassVar[Callable[..., nn.Module]]
-    """Function from graphs, channels and settings to a network."""
+    """Function that creates a network from graphs, channels and settings."""
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a new network: (x, status) to log odds (people,).
+        """Return a new network, which maps (x, status) to log odds (people,).
 
-        x (people, days, channels) float32; status (people,) int64 holds the visible
-        results: 1, 0, or -1 for unknown or masked. torch's global generator is seeded
-        before this call and before every step.
+        x is (people, days, channels) float32; status (people,) int64 is the visible
+        result: 1, 0, or -1 if unknown or masked. The global generator of torch is
+        seeded before this call and before every step.
         """
         return type(self).network_type(graphs, channels, self.settings)
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
 
-        A method whose rows contain the person's own result sets ``reads_results``.
+        A method whose features include the person's own result sets ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
 
     def flat(
         self, graphs: ContactGraphs, channels: int, days: int | None = None
     ) -> "Flat":
-        """Return the module that maps x to one row per person, for static networks."""
+        """Return a module that maps x to one row per person, for static networks."""
         once = self.settings.input == "embedding"
         return Flat(channels, 1 if once else graphs.days if days is None else days)
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train, select by validation loss, and return everybody's risk."""
+        """Train, select by validation loss, and return the risks of all people."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")
@@ -224,36 +230,27 @@ class NetworkMethod(Method):
             diagnostics=best.diagnostics,
         )
 
-    def builder(
-        self, graphs: ContactGraphs, batches: Batches
-    ) -> Callable[[], nn.Module]:
-        """Return a function that creates a complete network."""
-        embedded = self.settings.input == "embedding"
+    def builder(self, graphs: ContactGraphs, batches: Batches) -> Builder:
+        """Return a function that creates a network with embedding and base rate."""
         x, width = batches.validation.x, self.settings.width
-        channels = width if x is None else x.shape[-1]
-        people = graphs.people if embedded else 0
+        channels, people = (width, graphs.people) if x is None else (x.shape[-1], 0)
         return lambda: _Whole(
             self.network(graphs, channels), batches.base, graphs.days, people, width
         )
 
-    def batches(
-        self, traces: Traces, known: TestResults, held_back: PersonIds
-    ) -> Batches:
-        """Return the batches of the folds, of validation and of prediction."""
-        training = exclude_people(known, held_back)
+    def batches(self, traces: Traces, known: TestResults, held: PersonIds) -> Batches:
+        """Return the batches for the folds, validation and prediction."""
+        training = exclude_people(known, held)
         rng = Streams(self.seed).numpy("folds")
         fold = random_folds(training, self.settings.folds, rng)
         embedded = self.settings.input == "embedding"
 
-        def batch(
-            seen: TestResults, targets: PersonIds | NDArray[np.intp]
-        ) -> TrainingBatch:
+        def batch(seen: TestResults, targets: NDArray[np.integer]) -> TrainingBatch:
             x = None if embedded else self.features(traces, seen)
             truth = torch.from_numpy((known.status[targets] == 1).astype(np.float32))
             status = torch.from_numpy(seen.status.astype(np.int64))
-            return TrainingBatch(
-                x, status, torch.from_numpy(targets.astype(np.int64)), truth
-            )
+            people = torch.from_numpy(targets.astype(np.int64))
+            return TrainingBatch(x, status, people, truth)
 
         if embedded and not self.reads_results:
             folds = [batch(training, np.flatnonzero(training.tested))]
@@ -267,18 +264,16 @@ class NetworkMethod(Method):
         share = (training.status == 1).sum() / training.tested.sum()
         return Batches(
             folds=tuple(folds),
-            validation=batch(training, held_back),
+            validation=batch(training, held),
             final=batch(known, np.flatnonzero(known.tested)),
             base=float(logit(np.clip(share, 1e-3, 1 - 1e-3))),
         )
 
 
 class _NetworkLearner:
-    """Trains a network by Adam, one fold per step."""
+    """Learner that trains a network by Adam, one fold per step."""
 
-    def __init__(
-        self, method: NetworkMethod, batches: Batches, build: Callable[[], nn.Module]
-    ) -> None:
+    def __init__(self, method: NetworkMethod, batches: Batches, build: Builder) -> None:
         self._method, self._batches, self._build = method, batches, build
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
@@ -286,8 +281,9 @@ class _NetworkLearner:
         with self._seeded("first"):
             self.network = self._build()
         decay = self._method.settings.weight_decay
+        parameters = self.network.parameters()
         self._optimiser = torch.optim.Adam(
-            self.network.parameters(), learning_rate, weight_decay=decay
+            parameters, learning_rate, weight_decay=decay
         )
 
     def step(self, number: int) -> None:
@@ -312,7 +308,7 @@ class _NetworkLearner:
         return float(functional.binary_cross_entropy_with_logits(odds, batch.infected))
 
     def risk(self, batch: TrainingBatch) -> Probabilities:
-        """Return everybody's probability: (people,)."""
+        """Return the infection probabilities of all people, (people,)."""
         return self._odds(batch).double().sigmoid().numpy()
 
     def parameters(self) -> dict[str, Tensor]:
@@ -346,7 +342,7 @@ class _NetworkLearner:
 
 
 class Flat(nn.Module):
-    """The first ``days`` of x concatenated: (people, days x channels)."""
+    """Concatenate the first ``days`` of x: (people, days x channels)."""
 
     def __init__(self, channels: int, days: int) -> None:
         super().__init__()
@@ -357,7 +353,7 @@ class Flat(nn.Module):
 
 
 class Skip(nn.Module):
-    """``network(x, status)`` plus a linear map of a person's own flattened input.
+    """Sum of ``network(x, status)`` and a linear map of each person's flattened input.
 
     The network thus contains logistic regression on the same input. The weights of
     the map start at zero.
@@ -370,13 +366,13 @@ class Skip(nn.Module):
         nn.init.zeros_(self.linear.weight)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        """Return log odds (people,) of x (people, days, channels)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
         return odds
 
 
 class _Whole(nn.Module):
-    """A network with the free embedding of ``people``, if any, and the base rate."""
+    """Network with a free embedding per person, if any, and the base rate."""
 
     def __init__(
         self, network: nn.Module, base: float, days: int, people: int, width: int

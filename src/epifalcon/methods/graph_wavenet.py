@@ -1,13 +1,13 @@
-"""Graph WaveNet: dilated convolutions over days, with a learned adjacency.
+"""Graph WaveNet: dilated convolutions over days, with a learnt adjacency.
 
 Wu, Pan, Long, Jiang and Zhang 2019, "Graph WaveNet for Deep Spatial-Temporal
 Graph Modeling". A layer is a gated causal convolution of two days ``dilation``
 apart, then a diffusion over the contacts and over an adjacency learnt from two
 free vectors per person; the outputs of all layers for the last day are summed.
 
-Adapted: the given graph is the exact contacts of all days, without direction, so the
-paper's two walks are one, D^-1 C. The learnt adjacency is of low rank
-(``LowRankAdaptive``). ``dilations`` reach from the last day exactly to the first
+Adapted: the given graph is the exact contacts of all days. It is undirected, so the
+paper's two walks both equal D^-1 C. The learnt adjacency is of low rank
+(``LowRankAdaptive``). The dilations cover the days exactly
 (paper: four times 1 and 2, padded with zeros). The sum includes the last layer's graph
 convolution, which the authors' program computes but does not use. Channels are 16 in
 the layers and 64 in the sum (paper: 32 and 256, then 512); the output is log odds.
@@ -36,23 +36,23 @@ class GraphWaveNetSettings(NetworkSettings):
 
     width: Count = 16
     skip_width: Count = 64
-    """Channels of the sum over layers."""
+    """Number of channels of the sum over layers."""
     layers: Count = 8
-    """Maximum, unless more are needed to reach all days."""
+    """Maximum number of layers, exceeded only if needed to cover all days."""
     diffusion_steps: CountOrZero = 2
-    """Steps of both walks in one layer."""
+    """Number of steps of each random walk per layer."""
     adaptive: Literal["low-rank", "none"] = "low-rank"
-    """The learned adjacency; "none" uses the contacts only."""
+    """Kind of learnt adjacency; ``none`` uses the contacts only."""
     adaptive_width: Count = 10
-    """Width of the two free vectors per person."""
+    """Width of the two trainable vectors per person."""
 
 
 class LowRankAdaptive(nn.Module):
-    """(softmax of E along its width) (softmax of F along people)'.
+    """Learnt adjacency A = softmax(E, dim=width) softmax(F, dim=people)^T.
 
-    The paper's A with the softmax before the product instead of after it, and so
-    without the relu. Rows are shares of everybody and add up to 1, by way of
-    ``adaptive_width`` groups: E is membership in each, F its composition.
+    The paper applies relu and softmax after the product; here softmax is applied to
+    both factors, so that A has low rank and is never stored. Rows of A sum to 1. E is
+    the membership of people in ``adaptive_width`` groups, F the composition of groups.
     """
 
     def __init__(self, people: int, width: int) -> None:
@@ -61,16 +61,16 @@ class LowRankAdaptive(nn.Module):
         self.other = nn.Parameter(torch.randn(people, width))
 
     def forward(self) -> Walk:
-        """The product with A."""
+        """Return the function x -> A x."""
         belongs, makes_up = self.one.softmax(dim=1), self.other.softmax(dim=0)
         return lambda x: belongs @ (makes_up.T @ x)
 
 
 def dilations(days: int, most: int) -> tuple[int, ...]:
-    """Return the dilation of each layer; they add up to days - 1.
+    """Return the dilation of each layer; they sum to days - 1.
 
-    Cycles of 1, 2 as in the paper, the last one cut short; if that makes more than
-    ``most`` layers, cycles of 1, 2, 4, and so on. (0,) for a single day.
+    Cycles of 1, 2 as in the paper, the last one truncated; if that gives more than
+    ``most`` layers, cycles of 1, 2, 4, and so on. Returns (0,) for a single day.
     """
     reach = days - 1
     if not reach:
@@ -106,7 +106,7 @@ class WaveLayer(nn.Module):
         self.norm = nn.BatchNorm1d(width)
 
     def forward(self, x: Tensor, walks: Sequence[Walk]) -> Tensor:
-        """(people, days, width) to (people, days - dilation, width)."""
+        """Map (people, days, width) to (people, days - dilation, width)."""
         made, gate = self.both(side_by_side(x, self.kernel, self.dilation)).chunk(2, 2)
         rows = made.tanh() * gate.sigmoid()
         spread = diffuse(rows, walks, self._steps)
@@ -117,7 +117,7 @@ class WaveLayer(nn.Module):
 
 
 class GraphWaveNetNetwork(nn.Module):
-    """Layers from all days down to the last, added up, then log odds."""
+    """Stack of layers whose outputs for the last day are summed, and a head."""
 
     def __init__(
         self, graphs: ContactGraphs, channels: int, settings: GraphWaveNetSettings
@@ -138,7 +138,7 @@ class GraphWaveNetNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """(people, days, channels) to (people,)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         walks: list[Walk] = [self._contacts.mean]
         if self.adaptive is not None:
             walks.append(self.adaptive())

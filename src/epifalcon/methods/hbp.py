@@ -1,15 +1,16 @@
-"""HBP: belief propagation on the hypergraph with the rates of the disease.
+"""HBP: belief propagation on the hypergraph with the published rates of the disease.
 
-Nothing is trained. The chain of a person and its messages are those of
-``belief_propagation.seir_chain``; HBP is Falcon Field with fixed transmission and
-without calibration, and the mean-field method is HBP without evidence.
+Nothing is trained. Chains and messages are defined in
+``belief_propagation.seir_chain``. HBP is Falcon Field with fixed transmission and
+without calibration; the mean-field method is HBP without evidence.
 
-Exact if the factor graph is a tree of edges with two people each. Otherwise
-approximate: messages return to their sender through loops; three or more people at an
-edge are taken as independent; people with and without symptoms have one mean weight.
+Inference is exact if the factor graph is a tree of edges with two people each.
+Otherwise it is approximate: messages return to their sender through loops; three or
+more people at an edge are treated as independent; people with and without symptoms
+have the same mean infectiousness.
 
-After Altarelli et al. (PRL 2014) and Baker et al. (PNAS 2021), whose messages are a
-table over two infection times for each pair of contacts. Here a message is one number
+Based on Altarelli et al. (PRL 2014) and Baker et al. (PNAS 2021), whose messages are
+tables over two infection times for each pair of contacts. Here a message is one number
 per visit and direction of time.
 """
 
@@ -34,26 +35,26 @@ _PATHOGENS_RATE = TransmissionSettings(transmission="fixed", choosing_sweeps=10)
 
 @dataclass(frozen=True, kw_only=True)
 class HbpSettings(Checked):
-    """Number of sweeps and folds."""
+    """Settings of HBP."""
 
     sweeps: Count = 25
     folds: CountOrZero = 4
-    """Folds of the tested people, for out-of-fold risks; 0 only excludes a person's
-    own messages from its risk."""
+    """Number of folds of the tested people, for out-of-fold risks. With 0, only a
+    person's own messages are excluded from the person's risk."""
     start_share: Share | None = None
-    """Share of people infected when the traces begin, if the outbreak began earlier;
-    the rule's number of seeds by default. Too small a share ranks people as well, but
-    all risks are too low."""
+    """Share of people infected at the start of the traces, if the outbreak began
+    earlier; by default, the rule's number of seeds. With too small a share the
+    ranking is as good, but all risks are too low."""
 
 
 class Hbp(Method):
     """Belief propagation on the hypergraph.
 
     The risks of tested people are out-of-fold. With ``folds=0`` they come from one run
-    without their own messages; but what such a person received has passed through
-    people who had received its result, which ranks tested people better than held-out
-    ones (AUC .80 against .72 at the Larger size): do not calibrate with it.
-    Test results are assumed to be correct.
+    and exclude own messages only. Own results then leak through messages of others, so
+    tested people are ranked better than held-out ones (AUC .80 against .72 at the
+    Larger size): do not use these risks for calibration. Test results are assumed to be
+    correct.
     """
 
     name = "hbp"
@@ -63,7 +64,7 @@ class Hbp(Method):
     damping: ClassVar[float] = FieldSettings.damping
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Infer everybody's risk by belief propagation."""
+        """Infer the risks of all people by belief propagation."""
         inference = FieldSettings(
             sweeps=self.settings.sweeps,
             folds=self.settings.folds,
@@ -85,28 +86,27 @@ class Hbp(Method):
         )
         risk, sweeps = site.risk, schedule.result.sweeps
         tested = np.flatnonzero(known.tested).astype(np.int32)
-        return Scores(
-            risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
-        )
+        found = {"sweeps": sweeps}
+        return Scores(risk, tested, risk[tested], steps=sweeps, diagnostics=found)
 
     def factor(self, traces: Traces) -> TransmissionFactor | None:
-        """Return known transmission factors; None for the pathogen's rate."""
+        """Return known transmission factors; None to use the rate of the pathogen."""
         del traces
         return None
 
 
 class HbpTrueFactors(Hbp):
-    """HBP with the true transmission factors of regions: an upper bound, not a method.
+    """HBP with the true transmission factors of regions: a ceiling.
 
-    It shows the possible gain from known regional factors; everything else comes from
-    tests. It uses no other ground truth.
+    It measures the possible gain from known regional factors and uses no other ground
+    truth.
     """
 
     name = "hbp-true-factors"
     sees_truth = True
 
     def factor(self, traces: Traces) -> TransmissionFactor:
-        """Return the true factors."""
+        """Return the true transmission factors of the outbreak."""
         truth, regions = self.truth, len(traces.regions)
         truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])
@@ -116,18 +116,18 @@ class HbpTrueFactors(Hbp):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanFieldSettings(HbpSettings):
-    """Number of sweeps and folds."""
+    """Settings of the mean-field method."""
 
     sweeps: Count = 12
-    """Each sweep propagates infections by one generation."""
+    """Number of sweeps; each propagates infections by one generation."""
 
 
 class MeanField(Hbp):
     """HBP without evidence: forward propagation of expected infectiousness.
 
-    People send their expected infectiousness and receive the hazard of the others at
-    their edges. A test changes only the state of the tested person: later observations
-    of its contacts are not used.
+    People send their expected infectiousness and receive the hazard from others at
+    their edges. A test only changes the state of the tested person; later observations
+    of contacts are not used.
     """
 
     name = "mean-field"
@@ -137,9 +137,8 @@ class MeanField(Hbp):
 
 def with_infected_share(rule: OutbreakSettings, share: float) -> OutbreakSettings:
     """Return the rule with ``share`` of the people infected at the start."""
-    return replace(
-        rule, seed_count=None, seed_people=(), seed_regions=(), seed_share=share
-    )
+    rule = replace(rule, seed_count=None, seed_people=(), seed_regions=())
+    return replace(rule, seed_share=share)
 
 
 def share_infected(
@@ -147,7 +146,7 @@ def share_infected(
 ) -> float:
     """Estimate the share of people infected before ``slot`` of the outbreak.
 
-    Assumes exponential growth from the seeds, at least half of one, to the share of
+    Assumes exponential growth from the seeds (at least 0.5 people) to the share of
     positive tests in the mean slot of the tests.
     """
     seeds = max(rule.requested_seeds(pathogen, known.people), 0.5)

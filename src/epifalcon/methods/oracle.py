@@ -1,8 +1,8 @@
-"""The forward oracle: an upper bound, not a method.
+"""Forward oracle: the ceiling of all methods.
 
-It uses everybody else's true infection history and sums each person's hazard along
-its trace; only chance remains. A method that uses tests alone and ranks people better
-than this has a label leak.
+It uses the true infection history of all other people and sums each person's hazard
+along the trace, so only chance is unknown. A method that uses only tests and ranks
+people better has a label leak.
 """
 
 import numpy as np
@@ -16,13 +16,12 @@ from epifalcon.types import Floats, Mask, Probabilities, Slots
 
 
 class Oracle(Method):
-    """Risk = 1 - (1 - p0) exp(-hazard), p0 the probability of being a seed.
+    """Risk 1 - (1 - p0) exp(-hazard), with p0 the probability of being a seed.
 
-    The hazard of a slot is kappa beta dt f W / N in the person's region: f the region's
-    true factor, W the weight of the infectious others there, each with its true
-    infectiousness, and N all people there (under ``I/S``: itself and the susceptible
-    others). A person's own infection does not contribute to its hazard, which is summed
-    over all slots.
+    The hazard of a slot is kappa beta dt f W / N in the person's region, where f is the
+    true factor of the region, W the summed true infectiousness of the others present,
+    and N the number of people present (under ``I/S``: the person and the susceptible
+    others). It is summed over all slots and excludes the person's own infectiousness.
     """
 
     name = "oracle"
@@ -30,7 +29,7 @@ class Oracle(Method):
     sees_true_traces = True
 
     def score(self, traces: Traces, known: TestResults) -> Probabilities:  # noqa: ARG002
-        """Return everybody's risk from the ground truth; tests are not used."""
+        """Return the risks of all people from the ground truth; tests are not used."""
         truth = self.truth
         if traces.people != truth.people:
             raise DataError(
@@ -47,7 +46,7 @@ class Oracle(Method):
 
 
 def _hazard(traces: Traces, truth: Outbreak) -> Floats:
-    """Return each person's hazard from the others over all slots: (people,)."""
+    """Return each person's hazard from others, summed over all slots, (people,)."""
     rule, regions = truth.settings, len(traces.regions)
     force = truth.kappa * truth.pathogen.beta * traces.clock.slot_days
     dropped = truth.clock.slots - traces.slots

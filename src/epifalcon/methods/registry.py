@@ -1,7 +1,7 @@
-"""All methods by name, and what commands need to know of them without loading them.
+"""Registry of all methods, readable without importing them.
 
-A method's own file, and with it torch, is imported when the method is used. Own
-methods join by ``register(MyMethod)``.
+A method's module, and with it torch, is imported when the method is used. Add your own
+methods with ``register(MyMethod)``.
 """
 
 import contextlib
@@ -14,21 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from epifalcon import store
 from epifalcon.errors import EpifalconError, SettingsError
-from epifalcon.methods.base import Method, find_stored_method
+from epifalcon.methods.base import ESTIMATOR, Method
 from epifalcon.settings import build, unknown_name
 from epifalcon.types import Plain
 
 Kind = Literal["paper", "reference", "ceiling", "own"]
-"""In the paper's tables, one of our references, a ceiling that sees the ground truth,
-or a method registered by a user."""
+"""Kind of method: in the paper's tables; an additional reference; a ceiling that uses
+the ground truth; or registered by a user."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A method's name, class and properties.
 
-    Callers read the property they depend on; none compares names. Falcon itself is
+    Callers read the property they depend on and never compare names. Falcon itself is
     the entry with ``trains_in_rounds`` and ``takes_privacy``.
     """
 
@@ -36,39 +37,39 @@ class Entry:
     title: str
     kind: Kind
     summary: str
-    """One line."""
+    """One-line description."""
     target: str
-    """Module and class, as in ``package.module:Class``."""
+    """Import path of the class, as in ``package.module:Class``."""
     is_federated: bool = False
-    """Whether ``federate`` can run it over sites."""
+    """True if ``federate`` can run the method over sites."""
     trains_in_rounds: bool = False
-    """Whether the Falcon engine trains it, round by round."""
+    """True if the Falcon engine trains the method in rounds."""
     runs_in_sweeps: bool = False
-    """Whether the Falcon Field engine runs it, sweep by sweep."""
+    """True if the Falcon Field engine runs the method in sweeps."""
     settings_tables: tuple[str, ...] = ()
-    """Tables of an experiment with its settings; ``rivals.NAME`` if empty."""
+    """Experiment tables with the settings of the method; empty for ``rivals.NAME``."""
     privacy_table: str | None = None
-    """Table of an experiment with its privacy mode; None without one."""
+    """Experiment table with the privacy mode; None if the method has none."""
     stores_state: bool = False
-    """Whether a fit stores messages, for explanations, new people and daily updates."""
+    """True if a fit stores messages, for explanations, new people and daily updates."""
     uses_pathogen: bool = False
-    """Whether it is given the rates of the disease."""
+    """True if the method uses the rates of the disease."""
     bounds_methods: bool = False
-    """Whether no honest method can pass it; other ceilings see a part of the truth."""
+    """True for a ceiling of all methods; other ceilings use a part of the truth."""
 
     @property
     def is_ceiling(self) -> bool:
-        """Whether it sees the ground truth."""
+        """True if the method uses the ground truth."""
         return self.kind == "ceiling"
 
     @property
     def is_own(self) -> bool:
-        """Whether a user registered it."""
+        """True if a user registered the method."""
         return self.kind == "own"
 
     @property
     def takes_privacy(self) -> bool:
-        """Whether the method has a privacy mode."""
+        """True if the method has a privacy mode."""
         return self.privacy_table is not None
 
 
@@ -100,13 +101,13 @@ fedpregnn | FedPreGNN | paper | fedpregnn:FedPreGnn
 soft-dct | Soft DCT, count | reference | contact_tracing:SoftDct
     How many encounters with known cases.
 soft-dct-ratio | Soft DCT, ratio | reference | contact_tracing:SoftDctRatio
-    The share of known cases among the known company.
+    Share of positive results among tested contacts.
 duration-dct | DCT by duration | reference | contact_tracing:DurationDct
     How long with known cases.
 exposure-logistic | Exposure, logistic | reference | exposure_models:ExposureLogistic
-    Logistic regression on each day's known company.
+    Logistic regression on each day's tested contacts.
 exposure-boosting | Exposure, boosting | reference | exposure_models:ExposureBoosting
-    Boosted trees on each day's known company.
+    Boosted trees on each day's tested contacts.
 mean-field | Mean field | reference | hbp:MeanField
     Hazards from the expected number of infectious people.
 hbp | HBP | reference | hbp:Hbp
@@ -122,8 +123,7 @@ hgnn | HGNN | paper | falcon:Hgnn
 falcon | Falcon | paper | falcon:Falcon
     The paper's method: detached propagation, noise, pseudo traces, region model.
 """
-"""Name, title, kind and class, in ``epifalcon.methods`` unless a package is named, and
-below each the summary."""
+"""Name, title, kind and class of each method, followed by a line with its summary."""
 
 _FALCON_TABLES = ("model", "privacy", "pseudo", "region", "stopping", "view")
 _PROPERTIES: dict[str, dict[str, Any]] = {
@@ -152,13 +152,10 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
 def _built_in() -> Iterator[Entry]:
     lines = _TABLE.strip().splitlines()
     for head, summary in zip(lines[::2], lines[1::2], strict=True):
-        name, title, kind, target = head.split(" | ")
-        if not target.startswith("epifalcon."):
-            target = f"epifalcon.methods.{target}"
-        properties = _PROPERTIES.get(name, {})
-        yield Entry(
-            name, title, cast(Kind, kind), summary.strip(), target, **properties
-        )
+        name, title, kind, place = head.split(" | ")
+        target, properties = f"epifalcon.methods.{place}", _PROPERTIES.get(name, {})
+        listed = cast(Kind, kind)
+        yield Entry(name, title, listed, summary.strip(), target, **properties)
 
 
 _ENTRIES: dict[str, Entry] = {each.name: each for each in _built_in()}
@@ -166,27 +163,27 @@ _OWN: dict[str, type[Method]] = {}
 
 
 def names() -> list[str]:
-    """Return every method's name, in the order of the list."""
+    """Return the names of all methods, in registry order."""
     return list(_ENTRIES)
 
 
 def entries() -> list[Entry]:
-    """Return every method's entry, in the order of the list."""
+    """Return the entries of all methods, in registry order."""
     return list(_ENTRIES.values())
 
 
 def entry(name: str) -> Entry:
-    """Return the entry called ``name``, or raise ``SettingsError`` with the nearest."""
+    """Return the entry of ``name``; an unknown name raises ``SettingsError``."""
     if name not in _ENTRIES:
         raise SettingsError(
-            f"{unknown_name('method', name, _ENTRIES)} (a method of your own comes "
-            "with --with FILE.py, in run, compare and predict)"
+            f"{unknown_name('method', name, _ENTRIES)} (add a method of your own with "
+            "--with FILE.py or, in Python, epifalcon.methods.register)"
         )
     return _ENTRIES[name]
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Add a method of your own, also as a decorator; built-in names are refused."""
+    """Register a method class, also as a decorator; built-in names are refused."""
     name = getattr(method, "name", None)
     if not isinstance(name, str) or not name or not isinstance(method, type):
         raise SettingsError(f"{method!r} has no name: a method needs name and title")
@@ -214,13 +211,14 @@ def method_class(name: str) -> type[Method]:
 def load(folder: str | Path) -> Method:
     """Return the fitted estimator that ``Method.save`` wrote into ``folder``.
 
-    Every file is verified by its checksum. A method of your own must be registered.
+    Every file is verified by its checksum. Your own methods must be registered first.
     """
-    return method_class(find_stored_method(Path(folder))).load(folder)
+    stored = store.read(Path(folder), ESTIMATOR).origin.settings["method"]
+    return method_class(stored).load(folder)
 
 
 def settings_of(name: str, values: Plain) -> Any:  # noqa: ANN401
-    """Return the settings of the method called ``name`` from plain values."""
+    """Build the settings of the method ``name`` from plain values."""
     return build(method_class(name).settings_type, values, f"rivals.{name}")
 
 

@@ -5,11 +5,11 @@ a gated convolution over days, a Chebyshev convolution over the graph with fewer
 channels, and another gated convolution; two blocks, then an output layer over the
 remaining days.
 
-Adapted: the graph is the exact slots together of all days; the output is log odds.
-The Laplacian is scaled by 2, which bounds its largest eigenvalue. Layer norm runs over
+Adapted: edges count the slots spent together over all days; outputs are log odds.
+The Laplacian is scaled by 2, the bound of its largest eigenvalue. Layer norm is over
 the channels of one person and day, not over people x channels. Channels are ``width``,
-``bottleneck``, ``width`` (paper: 64, 16, 64), and dropout follows each block. A city of
-few days has shorter kernels (``kernel_for``).
+``bottleneck``, ``width`` (paper: 64, 16, 64), and dropout follows each block. For
+few days, kernels are shorter (``kernel_for``).
 """
 
 from dataclasses import dataclass
@@ -30,26 +30,26 @@ from epifalcon.methods.graph_networks import (
 
 @dataclass(frozen=True, kw_only=True)
 class StgcnSettings(NetworkSettings):
-    """Settings of STGCN; ``width`` is that of the convolutions over days."""
+    """Settings of STGCN; ``width`` is the width of the convolutions over days."""
 
     bottleneck: Count = 8
-    """Channels of the graph convolution."""
+    """Number of channels of the graph convolution."""
     blocks: Count = 2
     kernel_days: Count = 3
-    """K_t: maximum number of days in a convolution."""
+    """Maximum kernel size K_t of a convolution, in days."""
     chebyshev_terms: Count = 3
-    """K_s: polynomials of degree 0 to K_s - 1; with 1 there is no graph."""
+    """Number K_s of Chebyshev terms, of degree 0 to K_s - 1; 1 ignores the graph."""
 
 
 def kernel_for(days: int, blocks: int, most: int) -> int:
-    """Return the kernel size of the blocks, at most ``most``, that leaves one day."""
+    """Return the largest kernel size up to ``most`` that leaves at least one day."""
     return min(most, 1 + (days - 1) // (2 * blocks))
 
 
 def side_by_side(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
     """Return the windows of an unpadded convolution over days, earliest day first.
 
-    (people, days, channels) to (people, days - (kernel - 1) dilation, kernel x
+    Maps (people, days, channels) to (people, days - (kernel - 1) dilation, kernel x
     channels).
     """
     left = x.shape[1] - (kernel - 1) * dilation
@@ -58,10 +58,11 @@ def side_by_side(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
 
 
 class GatedConv(nn.Module):
-    """(P + x) * sigmoid(Q), with P and Q convolutions of x over days.
+    """Gated convolution (P + x) * sigmoid(Q), with P and Q convolutions of x over days.
 
-    The residual x is the window's last day, padded with zero channels. If it has too
-    many channels, the paper's program puts weights on it, which those of P already are.
+    The residual x is the last day of the window, padded with zero channels. It is
+    omitted if x has more channels than the output, where the authors' program applies
+    weights to it, since the weights of P do the same.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
@@ -70,7 +71,7 @@ class GatedConv(nn.Module):
         self.both = nn.Linear(kernel * inputs, 2 * outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(people, days, inputs) to (people, days - kernel + 1, outputs)."""
+        """Map (people, days, inputs) to (people, days - kernel + 1, outputs)."""
         made, gate = self.both(side_by_side(x, self.kernel)).chunk(2, dim=2)
         if self._more >= 0:
             made = made + functional.pad(x[:, self.kernel - 1 :], (0, self._more))
@@ -78,10 +79,10 @@ class GatedConv(nn.Module):
 
 
 class ChebyshevConv(nn.Module):
-    """The sum over k of T_k(L) x Theta_k, plus a bias; paper, equation 4.
+    """Chebyshev convolution sum_k T_k(L) x Theta_k + bias (paper, equation 4).
 
     L = -D^-1/2 C D^-1/2 is the normalised Laplacian of the contacts C, scaled to
-    [-1, 1]; a person without contacts has zeros there.
+    [-1, 1]; rows of people without contacts are zero.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ChebyshevConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(people, days, inputs) to (people, days, outputs)."""
+        """Map (people, days, inputs) to (people, days, outputs)."""
         # Theta first, then Clenshaw's sum: terms - 1 products of the outputs' width.
         parts = self.theta(x).chunk(self.terms, dim=2)
         one = two = torch.zeros(())
@@ -113,7 +114,7 @@ class ChebyshevConv(nn.Module):
 
 
 class StgcnBlock(nn.Module):
-    """Convolution over days, over contacts, over days; layer norm and dropout."""
+    """Convolutions over days, contacts and days, then layer norm and dropout."""
 
     def __init__(
         self, inputs: int, kernel: int, contacts: Contacts, settings: StgcnSettings
@@ -133,7 +134,7 @@ class StgcnBlock(nn.Module):
 
 
 class StgcnNetwork(nn.Module):
-    """Blocks, then a gated convolution over all days left, then log odds."""
+    """Blocks, a gated convolution over all remaining days, and a linear head."""
 
     def __init__(
         self, graphs: ContactGraphs, channels: int, settings: StgcnSettings
@@ -154,7 +155,7 @@ class StgcnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """(people, days, channels) to (people,)."""
+        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         odds: Tensor = self.last(self.blocks(x))
         return odds[:, 0, 0]
 

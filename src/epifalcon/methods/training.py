@@ -1,4 +1,4 @@
-"""The training loop of all trained methods: early stopping, checkpoints, progress."""
+"""Training loop of all trained methods: early stopping, checkpoints, progress."""
 
 import hashlib
 import math
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.checks import Positive
+from epifalcon.checks import Positive, some
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.machine import pages_reused
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
@@ -33,63 +33,58 @@ from epifalcon.streams import Streams
 from epifalcon.types import Plain
 
 TRAINING = "training"
-"""Folder of the checkpoint of an unfinished training."""
+"""Name of the folder with the checkpoint of an unfinished training."""
 _KIND = "rival-checkpoint"
 _TENSORS = "tensors.safetensors"
 
 
-def _some(learning_rates: tuple[float, ...]) -> None:
-    if not learning_rates:
-        raise SettingsError("learning_rates must name at least one")
-
-
-LearningRates = Annotated[tuple[Positive, ...], _some]
-"""Candidates; the least validation loss is selected."""
+LearningRates = Annotated[tuple[Positive, ...], some]
+"""Candidate learning rates; the lowest validation loss selects one."""
 
 
 class Learner(Protocol):
-    """Interface of what the loop trains."""
+    """Interface of models for ``train``."""
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
-        """Begin with new parameters."""
+        """Initialise new parameters for the given learning rate."""
 
     def step(self, number: int) -> None:
-        """Run training step ``number``, from 0 on."""
+        """Run training step ``number``, counted from 0."""
 
     def validate(self) -> float:
-        """Return the log loss of the validation people."""
+        """Return the log loss on the validation people."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the current parameters, which the loop copies."""
+        """Return the current parameters; ``train`` copies them."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state needed to continue."""
+        """Return the state needed to resume training."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continue from a result of ``state``."""
+        """Restore a state returned by ``state``."""
 
 
 @dataclass(eq=False)
 class Trained:
-    """The parameters with the least validation loss, and the position of training."""
+    """Parameters with the lowest validation loss, and the training progress."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     loss: float = math.inf
     steps: int = 0
-    """Over all learning rates."""
+    """Number of steps over all learning rates."""
     diagnostics: dict[str, Any] = field(default_factory=dict)
     rate: int = 0
-    """Number of the current learning rate."""
+    """Index of the current learning rate."""
     step: int = 0
-    """Steps with that learning rate."""
+    """Number of steps with the current learning rate."""
     since: int = 0
-    """Validations since its least loss, ``lowest``."""
+    """Number of validations since ``lowest``, the lowest loss at this rate."""
     lowest: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpointer:
-    """Stores the state of training in ``folder / TRAINING`` at intervals."""
+    """Periodically stores the training state in ``folder / TRAINING``."""
 
     folder: Path | None
     origin: store.Origin
@@ -99,16 +94,13 @@ class Checkpointer:
 
     @classmethod
     def of(cls, method: Method, traces: Traces, known: TestResults) -> "Checkpointer":
-        """Return the checkpointer of the training of ``method`` on these data."""
+        """Return a checkpointer for training ``method`` on these data."""
         digest = hashlib.sha256()
         for array in (traces.by_slot, known.person, known.positive, known.slot):
             digest.update(f"{traces.clock.slots_per_day} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
-        settings = {
-            "method": method.name,
-            **as_plain(method.settings),
-            "data_sha256": digest.hexdigest(),
-        }
+        own = {"method": method.name, "data_sha256": digest.hexdigest()}
+        settings = own | as_plain(method.settings)
         context = method.context
         return cls(
             context.folder,
@@ -130,7 +122,7 @@ class Checkpointer:
             store.write_manifest(scratch, _KIND, meta=meta, origin=self.origin)
 
     def load(self) -> tuple[Plain, dict[str, Tensor]] | None:
-        """Return the checkpoint on disk; raise ``DataError`` if of another run."""
+        """Return the stored checkpoint, if any; ``DataError`` if from another run."""
         if self.folder is None or not self.folder.is_dir():
             return None
         store.clear_scratch(self.folder, TRAINING)
@@ -155,11 +147,11 @@ def train(
     patience: int,
     unit: str = "steps",
 ) -> Trained:
-    """Train with each learning rate; return the best of all validations.
+    """Train with each learning rate; return the parameters with the lowest loss.
 
-    A rate ends after ``steps``, or after ``patience`` validations without a better one.
-    Random numbers depend on seed and step only, and one thread trains, so a resumed
-    training gives bitwise equal results.
+    Each rate stops after ``steps``, or after ``patience`` validations without
+    improvement. Random numbers depend only on seed and step, and training uses one
+    thread, so a resumed training gives bitwise equal results.
     """
     best, resumed = Trained(), checkpointer.load()
     if resumed is not None:
@@ -211,7 +203,7 @@ def train(
 
 @contextmanager
 def seeded(seed: int, name: str) -> Iterator[None]:
-    """Seed torch's global generator from ``seed`` and ``name``, then restore it."""
+    """Seed torch's global generator from ``seed`` and ``name``; restore it on exit."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Streams(seed).seed_for(name))
         yield

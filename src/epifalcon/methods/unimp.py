@@ -1,4 +1,4 @@
-"""UniMP: a graph transformer whose input includes the visible results.
+"""UniMP: graph transformer whose input includes the visible test results.
 
 Shi et al., "Masked Label Prediction: Unified Message Passing Model for
 Semi-Supervised Classification" (IJCAI 2021), section 3.
@@ -19,7 +19,6 @@ from epifalcon.methods.graph_networks import (
     Neighbourhood,
     NetworkMethod,
     NetworkSettings,
-    require_heads,
 )
 
 
@@ -29,20 +28,17 @@ class UnimpSettings(NetworkSettings):
 
     layers: Count = 2
     heads: Count = 2
-    """Heads of each layer, each of ``width / heads``."""
+    """Number of heads of each layer, each of width ``width / heads``."""
     partners: Count = 32
-    """Strongest contacts that a person attends to."""
+    """Number of strongest contacts that a person attends to."""
     hidden_results: Share = 0.1
-    """Share of visible results that each training step masks besides the targets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_heads(self.width, self.heads)
+    """Share of visible results masked in each training step, besides the targets."""
+    heads_divide_width = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnimpBareSettings(UnimpSettings):
-    """Settings of UniMP without results, by default with a free embedding."""
+    """Settings of UniMP without results as input; the default input is an embedding."""
 
     input: Literal["exposure", "embedding"] = "embedding"
 
@@ -50,12 +46,13 @@ class UnimpBareSettings(UnimpSettings):
 class Unimp(NetworkMethod):
     """Transformer layers with a gated residual and an embedding of the results.
 
-    Masked label prediction: target results are masked, the others are inputs, and at
-    the end all are. Reduced: two layers of 32 with two heads (paper: three of 128); a
-    person attends to its 32 strongest contacts. Adapted: the targets are the folds
-    of all networks, one per step (the paper masks at random), and ``hidden_results``
-    more are masked at every step; score and row of an edge have a term for log(1 +
-    slots together); the days of the input are concatenated; a linear head follows.
+    Masked label prediction: the results of the targets are masked and the others are
+    inputs; the final prediction uses all. Reduced: two layers of 32 with two heads
+    (paper: three of 128); a person attends to the 32 strongest contacts. Adapted: the
+    targets are the folds of all networks, one per step (random in the paper), and a
+    share ``hidden_results`` is masked in addition; score and value of an edge have a
+    term for log(1 + slots together); the input days are concatenated; a linear head
+    follows.
     """
 
     name = "unimp"
@@ -64,7 +61,7 @@ class Unimp(NetworkMethod):
     reads_results = True
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """``settings.layers`` layers and the head."""
+        """Return a network of ``settings.layers`` layers and the head."""
         near = graphs.neighbourhood(self.settings.partners, with_self=False)
         flat = self.flat(graphs, channels)
         return _Network(near, flat, self.settings, self.reads_results)
@@ -96,7 +93,7 @@ class _Network(nn.Module):
         self.head = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        """Log odds (people,) from x (people, days, channels), status (people,)."""
+        """Compute log odds from x (people, days, channels) and status (people,)."""
         rows = self.first(self._flat(x))
         if self.results is not None:
             rows = rows + self.results(status)
@@ -108,10 +105,10 @@ class _Network(nn.Module):
 
 
 class Results(nn.Module):
-    """The embedding of visible results: status (people,) to (people, width).
+    """Embedding of visible results: maps status (people,) to (people, width).
 
-    Zeros for an unknown result. In training, each call masks a share ``hidden`` of the
-    others.
+    Unknown results map to zeros. In training, each call masks a share ``hidden`` of the
+    known ones.
     """
 
     def __init__(self, width: int, hidden: float) -> None:
@@ -120,7 +117,7 @@ class Results(nn.Module):
         self.rows = nn.Parameter(torch.randn(2, width) / math.sqrt(width))
 
     def forward(self, status: Tensor) -> Tensor:
-        """The rows of ``status``."""
+        """Return the embedding of ``status``, (people, width)."""
         shown = status >= 0
         if self.training:
             shown = shown & (torch.rand(len(status)) >= self._hidden)
@@ -129,12 +126,12 @@ class Results(nn.Module):
 
 
 class GraphTransformer(nn.Module):
-    """The paper's layer: attention by queries and keys, and a gated residual.
+    """The paper's layer: attention with queries and keys, and a gated residual.
 
     share_ij is the softmax over j of q_i . (k_j + e_ij) / sqrt(width), with
     dropout; m_i = sum_j share_ij (v_j + e_ij), e_ij = close_ij e; r_i = W x_i + b;
-    the outcome is g r_i + (1 - g) m_i with g = sigmoid(w . [m_i, r_i, m_i - r_i]).
-    Rows (people, width_in) to (people, heads x width).
+    the output is g r_i + (1 - g) m_i with g = sigmoid(w . [m_i, r_i, m_i - r_i]).
+    Maps (people, width_in) to (people, heads x width).
     """
 
     def __init__(
@@ -151,12 +148,10 @@ class GraphTransformer(nn.Module):
         nn.init.xavier_uniform_(self.close)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's rows of rows x."""
+        """Apply the layer to ``x`` (people, width_in)."""
         edges, closeness = self._near.edges, self._near.closeness
-        query, key, value = (
-            made(x).view(-1, *self._shape)
-            for made in (self.query, self.key, self.value)
-        )
+        maps = (self.query, self.key, self.value)
+        query, key, value = (made(x).view(-1, *self._shape) for made in maps)
         # e_ij has one direction, so its part of the score is one number per person.
         towards = (query * self.close).sum(-1)
         score = edges.scores(query, key) + closeness * towards[edges.target]
@@ -165,8 +160,7 @@ class GraphTransformer(nn.Module):
         near = torch.zeros_like(towards).index_add(0, edges.target, share * closeness)
         found = (edges.product(share, value) + near[..., None] * self.close).flatten(1)
         residual = self.residual(x)
-        gate = self.gate(
-            torch.cat([found, residual, found - residual], dim=-1)
-        ).sigmoid()
+        parts = [found, residual, found - residual]
+        gate = self.gate(torch.cat(parts, dim=-1)).sigmoid()
         made: Tensor = gate * residual + (1 - gate) * found
         return made

@@ -17,7 +17,7 @@ MINUTES_PER_DAY = 1440
 
 @dataclass(frozen=True)
 class Clock(Checked):
-    """``days`` days of slots of ``slot_hours`` hours each.
+    """Clock of ``days`` days, divided into slots of ``slot_hours`` hours.
 
     >>> clock = Clock(slot_hours=2, days=14)
     >>> clock.slots, clock.day_of_slot(13), clock.hour_of_slot(13)
@@ -71,7 +71,7 @@ class Clock(Checked):
 
     @property
     def epoch_slot(self) -> int:
-        """First slot of day 0, counted from 1970-01-01 on the wall clock."""
+        """Number of slots from 1970-01-01 to day 0 on the wall clock."""
         if self.start is None:
             raise SettingsError("the date of the first day is unknown: set start")
         first = date.fromisoformat(self.start) - date(1970, 1, 1)

@@ -28,7 +28,7 @@ from epifalcon.checks import non_negative, shaped
 from epifalcon.mobility.regions import EARTH_RADIUS_KM, Regions, unit_vectors
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.types import UNKNOWN, Floats, Probabilities, RegionIds
+from epifalcon.types import UNKNOWN, Additive, Floats, Probabilities, RegionIds
 
 EPSILON = 1e-8
 """Weight of the distance term, d in kilometres: 0.03 % of the moves in the preset with
@@ -37,23 +37,23 @@ _POINTS_PER_BLOCK = 2**20
 
 
 class Transitions(NamedTuple):
-    """The model as plain arrays for compiled code: CSR rows, totals, points.
+    """Mobility model as plain arrays (CSR) for compiled code.
 
     Row ``t * regions + r`` holds the moves out of r after slot t of the day.
     """
 
     first: NDArray[np.int64]
-    """(rows + 1,) where each row begins in ``there``."""
+    """Index in ``there`` at which each row begins, (rows + 1,)."""
     there: RegionIds
-    """(cells,) the region r', ascending within a row."""
+    """Destination region r', (cells,), ascending within a row."""
     weight: Floats
-    """(cells,) (1/N) sum_u p_u(r, t -> r', t+1), without the distance term."""
+    """Weight (1/N) sum_u p_u(r, t -> r', t+1), without distance term, (cells,)."""
     total: Floats
-    """(rows,) the sum of each row, distance term included."""
+    """Sum of each row, distance term included, (rows,)."""
     point_km: Floats
-    """(regions, 3) points for ``distance_weight``."""
+    """Locations for ``distance_weight`` in kilometres, (regions, 3)."""
     spherical: bool
-    """True if the points lie on a sphere."""
+    """True if ``point_km`` are on the sphere, False if on a plane."""
     epsilon: float
 
 
@@ -65,13 +65,13 @@ class MobilityModel:
     """
 
     joint: sp.csr_array
-    """(1/N) sum_u pi_u(r|t) p_u(r'|r), (slots per day * regions, regions), t first."""
+    """Mean of pi_u(r|t) p_u(r'|r) over people, (slots per day * regions, regions)."""
     visits: Probabilities
-    """pi(r|t), mean of pi_u over the people observed at t: (slots per day, regions)."""
+    """Mean pi(r|t) of pi_u over people observed at t, (slots per day, regions)."""
     regions: Regions
     epsilon: float
     people: int
-    """N, the number of people that the model was fitted to."""
+    """Number of people N to whom the model was fitted."""
 
     def __post_init__(self) -> None:
         slots, count = len(self.visits), len(self.regions)
@@ -116,24 +116,16 @@ class MobilityModel:
 
 
 @dataclass(frozen=True, eq=False)
-class MobilityTally:
-    """Sums over people, which can be added across groups before fitting the model."""
+class MobilityTally(Additive):
+    """Sums over people from which the model is computed; groups can be added."""
 
     joint: sp.csr_array
-    """sum_u pi_u(r|t) p_u(r'|r), (slots per day * regions, regions)."""
+    """Sum of pi_u(r|t) p_u(r'|r) over people, (slots per day * regions, regions)."""
     visits: Floats
-    """sum_u pi_u(r|t), (slots per day, regions)."""
+    """Sum of pi_u(r|t) over people, (slots per day, regions)."""
     observed: Floats
-    """People observed at t, (slots per day, 1)."""
+    """Number of people observed at slot t, (slots per day, 1)."""
     people: int
-
-    def __add__(self, other: "MobilityTally") -> "MobilityTally":
-        return MobilityTally(
-            self.joint + other.joint,
-            self.visits + other.visits,
-            self.observed + other.observed,
-            self.people + other.people,
-        )
 
     def model(self, regions: Regions, epsilon: float = EPSILON) -> MobilityModel:
         """Return the model of all people in the sums."""
@@ -143,7 +135,7 @@ class MobilityTally:
 
 
 def mobility_model(traces: Traces, epsilon: float = EPSILON) -> MobilityModel:
-    """Fit the aggregate model of everybody; ``tally_mobility`` takes a group."""
+    """Fit the aggregate model to all people of ``traces``."""
     return tally_mobility(traces).model(traces.regions, epsilon)
 
 
@@ -192,13 +184,11 @@ def _tally_block(
     both = (trace[:, :-1] != UNKNOWN) & (trace[:, 1:] != UNKNOWN)
     person, slot = np.nonzero(both)
     left = person * regions + trace[person, slot]
-    cell, times = np.unique(
-        left * regions + trace[person, slot + 1], return_counts=True
-    )
+    move = left * regions + trace[person, slot + 1]
+    cell, times = np.unique(move, return_counts=True)
     owners, index = np.unique(cell // regions, return_inverse=True)
-    moves = sp.csr_array(
-        (times.astype(float), (index, cell % regions)), shape=(owners.size, regions)
-    )
+    place, shape = (index, cell % regions), (owners.size, regions)
+    moves = sp.csr_array((times.astype(float), place), shape=shape)
     moves.data /= np.repeat(np.asarray(moves.sum(axis=1)), np.diff(moves.indptr))
     selected = np.isin(owner, owners)
     pick = (region[selected], np.searchsorted(owners, owner[selected]))
@@ -209,7 +199,7 @@ def _tally_block(
 
 
 def points_km(regions: Regions) -> Floats:
-    """Compute points (regions, 3) in kilometres, on a sphere if degrees are known."""
+    """Return locations in km, on the sphere if degrees are known: (regions, 3)."""
     if regions.lonlat is not None:
         return np.asarray(EARTH_RADIUS_KM * unit_vectors(regions.lonlat))
     return np.hstack([regions.centre_km, np.zeros((len(regions), 1))])
@@ -235,7 +225,7 @@ def distance_weight(point_km: Floats, spherical: bool, here: int, there: int) ->
 def add_distance_weights(
     point_km: Floats, spherical: bool, group: NDArray[np.int64], total: Floats
 ) -> None:
-    """Add the weights from each region to all regions of each group."""
+    """Add each region's distance weights, summed by group, to ``total``."""
     for here in range(len(point_km)):
         for there in range(len(point_km)):
             weight = distance_weight(point_km, spherical, here, there)
@@ -244,7 +234,7 @@ def add_distance_weights(
 
 @compiled
 def find_move(there: RegionIds, low: int, past: int, to: int) -> int:
-    """Find the last cell from ``low`` to ``past`` whose region is at most ``to``."""
+    """Return the last cell in [low, past) whose region is at most ``to``."""
     size = past - low
     while size > 1:
         half = size // 2

@@ -1,4 +1,4 @@
-"""Regions between which people move: points or polygons."""
+"""Regions that people visit: points or polygons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,11 +61,11 @@ class Regions:
 
     @cached_property
     def placed(self) -> bool:
-        """Return True if every region's location is known, so that distances exist."""
+        """True if the location of every region is known."""
         return bool(np.isfinite(self.centre_km).all())
 
     def name(self, region: int) -> str:
-        """Return the region's name, or its number without names."""
+        """Return the name of a region, or its number if regions have no names."""
         return str(region) if self.names is None else self.names[region]
 
     def outline(self, region: int) -> Floats | None:
@@ -76,7 +76,7 @@ class Regions:
         return self.outline_km[start : self.outline_ends[region]]
 
     def pack(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the record, for the store."""
+        """Return the arrays of the record for storage, by name."""
         arrays: dict[str, NDArray[Any]] = {"centre_km": self.centre_km}
         for name in _OPTIONAL:
             if getattr(self, name) is not None:
@@ -95,7 +95,7 @@ class Regions:
         return cls(kind, arrays["centre_km"], names=names, **given)
 
     def distance_km(self, here: RegionIds, there: RegionIds) -> Floats:
-        """Return kilometres between regions, elementwise; NaN if one is unknown."""
+        """Return distances in km between regions, elementwise; NaN if unknown."""
         if self.lonlat is not None:
             return great_circle_km(self.lonlat[here], self.lonlat[there])
         east, north = self.centre_km[:, 0], self.centre_km[:, 1]
@@ -105,7 +105,7 @@ class Regions:
 
 
 def great_circle_km(here: Floats, there: Floats) -> Floats:
-    """Return great-circle kilometres between points (..., 2) in degrees (lon, lat)."""
+    """Return great-circle distances in km between points (..., 2) of (lon, lat)."""
     lon_here, lat_here = np.moveaxis(np.radians(here), -1, 0)
     lon_there, lat_there = np.moveaxis(np.radians(there), -1, 0)
     squared = (
@@ -118,9 +118,8 @@ def great_circle_km(here: Floats, there: Floats) -> Floats:
 def unit_vectors(lonlat: Floats) -> Floats:
     """Convert degrees (points, 2) to vectors of length 1: (points, 3)."""
     lon, lat = np.radians(lonlat).T
-    return np.column_stack(
-        [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
-    )
+    flat = np.cos(lat)
+    return np.column_stack([flat * np.cos(lon), flat * np.sin(lon), np.sin(lat)])
 
 
 def plane_km(lonlat: Floats, origin: Floats) -> Floats:
@@ -137,7 +136,7 @@ def plane_km(lonlat: Floats, origin: Floats) -> Floats:
 
 
 def middle(lonlat: Floats) -> Floats:
-    """Compute the mean (lon, lat) of the finite points, also across the date line."""
+    """Compute the mean (lon, lat) of finite points; handles the date line."""
     known = lonlat[np.isfinite(lonlat).all(axis=1)]
     if not len(known):
         return np.zeros(2)

@@ -88,12 +88,12 @@ _NEEDS_OBSERVATION = (
     "distinct_1d", "distinct_7d", "distinct_14d", "distinct_exponent", "stay_exponent",
     "stay_away_mean", "predictability",
 )  # fmt: skip
-"""Statistics that gaps bias: not compared if less than 80 % was observed."""
+"""Statistics biased by gaps; not compared if less than 80 % was observed."""
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """One value with the range in which it should lie.
+    """Mobility statistic with the range of realistic values.
 
     ``holds`` is None if there is no value, or if too few slots were observed for
     the range to apply.
@@ -110,7 +110,7 @@ class Statistic:
 
 @dataclass(frozen=True, eq=False)
 class StatisticCurve:
-    """A curve to plot: ``x`` and ``y`` (points,) with their labels."""
+    """Curve to plot: ``x`` and ``y`` (points,) with axis labels."""
 
     name: str
     x: Floats
@@ -123,7 +123,7 @@ class StatisticCurve:
 
 @dataclass(frozen=True, eq=False)
 class MobilityStatistics:
-    """The result of ``measure``: single values with their ranges, and curves."""
+    """Result of ``measure``: statistics with their ranges, and curves."""
 
     statistics: tuple[Statistic, ...]
     curves: tuple[StatisticCurve, ...]
@@ -138,7 +138,7 @@ class MobilityStatistics:
 
 
 def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
-    """Measure the mobility statistics of ``traces`` and compare them with ranges.
+    """Compute the mobility statistics of ``traces`` and compare them with ranges.
 
     Large cities are measured on 20,000 evenly spaced people, predictability on up
     to 2,000, crowds on everybody during up to 14 days.
@@ -160,8 +160,8 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
 def home_regions(traces: Traces) -> RegionIds:
     """Find the region in which each person spends most night slots: (people,).
 
-    The most frequent region of any hour if no night was observed; -1 for people who
-    were never observed. Works in blocks of people, so that memory stays small.
+    Uses the most frequent region of any hour if no night was observed; -1 for people
+    who were never observed. Works in blocks of people to limit memory.
     """
     blocks = []
     for first in range(0, traces.people, _SAMPLE_PEOPLE):
@@ -185,7 +185,7 @@ def _compare(traces: Traces, values: dict[str, float]) -> Iterator[Statistic]:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Traces ``by_person`` (people, slots) of some people, with home and work.
+    """Traces of a sample of people, (people, slots), with home and work regions.
 
     Home and work are (people,), -1 for none. Work is a region other than home in
     which at least a fifth of the slots from 9 to 17 h were spent.
@@ -216,7 +216,7 @@ def _take_sample(traces: Traces) -> _Sample:
 
 
 def _visits(by_person: RegionIds) -> pl.DataFrame:
-    """List all observed slots: ``person``, ``slot``, ``region``."""
+    """Return a table of all observations: ``person``, ``slot``, ``region``."""
     person, slot = np.nonzero(by_person != UNKNOWN)
     region = by_person[person, slot]
     return pl.DataFrame({"person": person, "slot": slot, "region": region})
@@ -234,7 +234,7 @@ def _homes(visits: pl.DataFrame, people: int, clock: Clock) -> RegionIds:
 
 
 def _most_frequent(visits: pl.DataFrame) -> pl.DataFrame:
-    """Find each person's most visited region; ties: the first to reach the count."""
+    """Find each person's most visited region; ties go to the first to reach it."""
     groups = visits.group_by("person", "region")
     counted = groups.agg(pl.len().alias("count"), pl.max("slot"))
     order = counted.sort("count", "slot", descending=[True, False])
@@ -242,7 +242,7 @@ def _most_frequent(visits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _hours_within(clock: Clock, span: tuple[float, float]) -> Mask:
-    """Select the slots (slots,) that begin at an hour within ``span``."""
+    """Return a mask of the slots that begin at an hour within ``span``: (slots,)."""
     hour = np.tile(_slot_hours(clock), clock.days)
     return np.asarray((hour >= span[0]) & (hour < span[1]))
 
@@ -262,7 +262,7 @@ def _evenly(count: int, most: int) -> Counts:
 def _measure_people(
     sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
-    """Measure reach, distinct regions over time, ranks, entropy, predictability."""
+    """Compute radius of gyration, visited regions, ranks, entropy, predictability."""
     groups = sample.visits.group_by("person", "region")
     places = groups.agg(pl.len().alias("share"), pl.min("slot").alias("first"))
     places = places.sort("person", "region")
@@ -283,7 +283,9 @@ def _measure_people(
     slots = min(sample.by_person.shape[1], _ORDER_SLOTS)
     most = min(_ORDER_PEOPLE, max(50, _ORDER_WORK // slots**2))
     chosen = _evenly(len(sample.by_person), most)
-    bound = _predictability(sample.by_person[chosen, :slots])
+    rows = (row[row != UNKNOWN] for row in sample.by_person[chosen, :slots])
+    rows = (row for row in rows if len(row) >= _ORDER_LEAST)
+    bound = np.array([fano(entropy_rate(row), len(np.unique(row))) for row in rows])
 
     per_day = sample.clock.slots_per_day
     daily = distinct[per_day - 1 :: per_day]
@@ -314,24 +316,12 @@ def _measure_people(
     ]
 
 
-def _predictability(by_person: RegionIds) -> Floats:
-    """Compute the predictability of people with enough observations."""
-    rows = (row[row != UNKNOWN] for row in by_person)
-    return np.array(
-        [
-            fano(entropy_rate(row), len(np.unique(row)))
-            for row in rows
-            if len(row) >= _ORDER_LEAST
-        ]
-    )
-
-
 @njit()
 def entropy_rate(row: RegionIds) -> float:
-    """Estimate bits per slot: n log2(n) / sum of the lengths of shortest new strings.
+    """Estimate the entropy rate in bits per slot by Lempel-Ziv match lengths.
 
-    The length at position i is one more than the longest match that begins before
-    i, and ends before i, with the string that begins at i.
+    It is n log2(n) / sum of l_i, where l_i is one more than the longest match of the
+    string from position i with a string that begins and ends before i.
     """
     total = 0
     for here in range(row.size):
@@ -347,7 +337,7 @@ def entropy_rate(row: RegionIds) -> float:
 
 
 def fano(bits: float, places: int) -> float:
-    """Solve bits = H(p) + (1 - p) log2(places - 1) for p."""
+    """Compute Fano's bound p, which solves bits = H(p) + (1 - p) log2(places - 1)."""
     if places < 2 or bits <= 0.0:
         return 1.0
     low, high = 1.0 / places, 1.0
@@ -364,10 +354,10 @@ def fano(bits: float, places: int) -> float:
 def _measure_moves(
     sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
-    """Measure jumps between regions, stays in them, and commutes.
+    """Compute statistics of jumps between regions, stays in them, and commutes.
 
-    A jump joins consecutive slots in different regions, both observed. A stay
-    counts if it began and ended under observation.
+    A jump is a pair of consecutive observed slots in different regions. A stay counts
+    if the slots before and after it were observed.
     """
     regions, home, work = sample.regions, sample.home, sample.work
     here, there = sample.by_person[:, :-1], sample.by_person[:, 1:]
@@ -392,20 +382,17 @@ def _measure_moves(
         count = np.histogram(far, edges)[0]
         x = np.sqrt(edges[1:] * edges[:-1])[count > 0]
         density = (count / np.diff(edges) / len(far))[count > 0]
-    curves.append(
-        StatisticCurve("jumps", x, density, "jump (km)", "density", True, True)
-    )
     lengths = np.bincount(stay)
     used = np.flatnonzero(lengths)
-    share = lengths[used] / max(1, lengths.sum())
-    label = "share of stays"
-    curves.append(
-        StatisticCurve("stays", used * hours, share, "stay (hours)", label, True, True)
-    )
+    share, label = lengths[used] / max(1, lengths.sum()), "share of stays"
+    curves += [
+        StatisticCurve("jumps", x, density, "jump (km)", "density", True, True),
+        StatisticCurve("stays", used * hours, share, "stay (hours)", label, True, True),
+    ]
 
 
 def jump_exponent(jump_km: Floats, shortest_km: float) -> float:
-    """Fit the exponent of a power law between the shortest and the longest jump.
+    """Fit the exponent of a power law to the distances of jumps.
 
     Maximum likelihood over the jumps of at least ``shortest_km``: 1 km, or the
     median distance of neighbouring regions if that is larger.
@@ -427,7 +414,7 @@ def jump_exponent(jump_km: Floats, shortest_km: float) -> float:
 
 
 def stay_exponent(stay: Counts, slot_hours: float) -> float:
-    """Fit the exponent of a power law of stays away from home, in slots.
+    """Fit the exponent of a power law to the durations of stays away from home.
 
     Maximum likelihood for whole numbers of slots up to 17 hours, the cutoff of
     Song et al. (2010).
@@ -450,7 +437,7 @@ def _best_exponent(loss: Callable[[float], float]) -> float:
 
 
 def _stays(sample: _Sample) -> tuple[Counts, Mask]:
-    """Return the length of each complete stay, and a mask of those away from home."""
+    """Return lengths of complete stays in slots, and a mask of those not at home."""
     people, slots = sample.by_person.shape
     begins = np.ones((people, slots), dtype=bool)
     begins[:, 1:] = sample.by_person[:, :-1] != sample.by_person[:, 1:]
@@ -481,27 +468,25 @@ def _measure_time_at_home(
     seen = sample.by_person != UNKNOWN
     home = seen & (sample.by_person == sample.home[:, None])
     hour = _slot_hours(sample.clock)
-    total, at_home = (
-        part.sum(axis=0).reshape(-1, len(hour)).sum(axis=0) for part in (seen, home)
-    )
+    by_slot = (part.sum(axis=0).reshape(-1, len(hour)) for part in (seen, home))
+    total, at_home = (part.sum(axis=0) for part in by_slot)
     share = np.full(len(hour), np.nan)
     np.divide(at_home, total, out=share, where=total > 0)
     middle, known = hour + sample.clock.slot_minutes / 120, np.isfinite(share)
     for name, low, high in (("night", 2, 5), ("midday", 11, 16)):
         chosen = known & (middle >= low) & (middle < high)
         values[f"at_home_{name}"] = _mean(share[chosen])
-    curves.append(
-        StatisticCurve("at_home", hour, share, "hour of the day", "share at home")
-    )
+    label = "share at home"
+    curves.append(StatisticCurve("at_home", hour, share, "hour of the day", label))
 
 
 def _measure_crowds(
     traces: Traces, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
-    """Measure co-presence over all observed person-slots of up to 14 days.
+    """Compute co-presence and occupancy over all observations of up to 14 days.
 
-    ``copresence`` is E[1/N], N the people in one's region and slot, and
-    ``share_alone`` the share with N = 1.
+    With N people in the region and slot of an observation, ``copresence`` is the mean
+    of 1/N and ``share_alone`` the share with N = 1.
     """
     presence = np.zeros(len(traces.regions))
     seen = cells = singles = slots = 0
@@ -542,12 +527,12 @@ def _mean(values: Floats) -> float:
 
 
 def _log_slope(x: Counts, y: Floats) -> float:
-    """Fit the slope of log y over log x; NaN for fewer than 3 points."""
+    """Fit the slope of log y against log x; NaN for fewer than 3 points."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) >= 3 else math.nan
 
 
 def _spread(name: str, values: Floats, label: str) -> StatisticCurve:
-    """Compute the share of people at or below each value, in 101 steps."""
+    """Return the cumulative distribution of ``values`` over people, at 101 points."""
     values = values[np.isfinite(values)]
     share = np.linspace(0, 1, 101)
     x = np.quantile(values, share) if len(values) else np.full(101, np.nan)

@@ -1,4 +1,4 @@
-"""Subsample traces: a share of the points, the latest days.
+"""Subsample traces: keep a share of the points, or only the latest days.
 
 Paper, experiment settings: the trajectory reporting rate eta (``trace_share``)
 and the length l of the reported trace (``last_days``).
@@ -18,12 +18,12 @@ _POINTS_PER_BLOCK = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class ReportingSettings(Checked):
-    """How much of the traces is reported; the default is everything."""
+    """Settings for the reported part of the traces; by default everything."""
 
     trace_share: Share = 1.0
-    """eta: share of each person's observed points that is reported."""
+    """Share of each person's observed points that is reported (paper: eta)."""
     last_days: Count | None = None
-    """l: number of latest days that are reported; all by default."""
+    """Number of latest days that are reported (paper: l); all by default."""
 
 
 def report(
@@ -39,13 +39,12 @@ def report(
 
 
 def keep_last_days(traces: Traces, last_days: int) -> Traces:
-    """Select the latest ``last_days`` days (paper: l), without a copy."""
+    """Select the latest ``last_days`` days (paper: l), as a view."""
     clock = traces.clock.last(last_days)
     if clock.days == traces.clock.days:
         return traces
-    return Traces(
-        traces.by_slot[-clock.slots :], clock, traces.regions, names=traces.names
-    )
+    latest = traces.by_slot[-clock.slots :]
+    return Traces(latest, clock, traces.regions, traces.names)
 
 
 def keep_share(
@@ -75,7 +74,7 @@ def keep_share(
 
 
 def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> RegionIds:
-    """Set all but a share of each row's points to -1, in (people, slots)."""
+    """Return (people, slots) with all but a random share of each row's points -1."""
     people, slots = region.shape
     observed = region != UNKNOWN
     seen = np.count_nonzero(observed, axis=1)

@@ -23,7 +23,7 @@ _KIND = "city"
 
 @dataclass(frozen=True, eq=False)
 class Traces:
-    """The region of every person at every slot; input of every later stage.
+    """Region of every person at every slot.
 
     ``by_slot`` (slots, people) int32 holds region ids, -1 where a person was not
     observed; it is made read-only. ``by_person`` (people, slots) is a view of it.
@@ -33,7 +33,7 @@ class Traces:
     clock: Clock
     regions: Regions
     names: Sequence[str] | None = None
-    """Names of the people in imported data."""
+    """Names of the people if the data were imported."""
 
     def __post_init__(self) -> None:
         array = self.by_slot
@@ -69,7 +69,7 @@ class Traces:
 
     @property
     def by_person(self) -> RegionIds:
-        """The same ids as a (people, slots) view."""
+        """Region ids as a view of shape (people, slots)."""
         return self.by_slot.T
 
     @cached_property
@@ -109,7 +109,7 @@ class Traces:
 
     @classmethod
     def load(cls, folder: Path) -> "Traces":
-        """Read what ``save`` wrote; the ids stay on disk, memory-mapped."""
+        """Read a record written by ``save``; region ids are memory-mapped."""
         stored = store.read(folder, _KIND)
         arrays = stored.arrays
         names = None

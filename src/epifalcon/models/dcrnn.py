@@ -20,16 +20,16 @@ from epifalcon.hypergraph.propagation import inverse, linear
 from epifalcon.models.settings import DcrnnSettings
 
 Walk = Callable[[Tensor], Tensor]
-"""Product with a row-normalised matrix: (rows, width) to (rows, width)."""
+"""Product with a row-normalised matrix; maps (rows, width) to (rows, width)."""
 FlowGraph = tuple[Walk, ...]
 
 
 def flow_graph(moves: sp.csr_array, dtype: torch.dtype = torch.float32) -> FlowGraph:
-    """Return both random walks on the flows of one day.
+    """Return the two random walks on the flows of one day.
 
     ``moves`` (regions, regions) counts moves from row to column. The first walk,
     Do^-1 W, averages over the destinations of a region's people, the second, Di^-1 W',
-    over their origins. Rows sum to 1, or to 0 without moves.
+    over their origins. Rows sum to 1, or to 0 for regions without moves.
     """
     if moves.ndim != 2 or moves.shape[0] != moves.shape[1]:
         raise DataError(f"moves have shape {moves.shape}, expected a square")
@@ -81,7 +81,7 @@ def diffuse(x: Tensor, walks: Sequence[Walk], steps: int) -> Tensor:
 
 
 class DiffusionConv(nn.Module):
-    """Diffusion convolution with bias: (rows, inputs) and walks to (rows, outputs)."""
+    """Diffusion convolution with bias; maps (rows, inputs) to (rows, outputs)."""
 
     def __init__(
         self,
@@ -98,18 +98,18 @@ class DiffusionConv(nn.Module):
         self.bias = nn.Parameter(torch.full((outputs,), bias))
 
     def forward(self, x: Tensor, walks: Sequence[Walk]) -> Tensor:
-        """Convolve the rows with the graph of their day."""
+        """Convolve the rows with the graph of the day."""
         return torch.addmm(self.bias, diffuse(x, walks, self.steps), self.weight)
 
 
 def glorot(inputs: int, outputs: int, generator: torch.Generator | None) -> Tensor:
-    """Draw (inputs, outputs) uniformly within sqrt(6 / (inputs + outputs))."""
+    """Draw Glorot-uniform weights, within sqrt(6 / (inputs + outputs))."""
     bound = (6 / (inputs + outputs)) ** 0.5
     return torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator)
 
 
 class DiffusionGru(nn.Module):
-    """Diffusion GRU cell of the paper's equation, on the graph of one day.
+    """Diffusion GRU cell on the graph of one day.
 
     r = sigmoid(Theta_r * G [x, h] + b_r), u = sigmoid(Theta_u * G [x, h] + b_u),
     c = tanh(Theta_c * G [x, r h] + b_c), and the new state is u h + (1 - u) c, where
@@ -164,7 +164,7 @@ class Dcrnn(nn.Module):
     """Encoder and decoder for region forecasts.
 
     ``inputs`` is the number of channels per region and day: the value to forecast, its
-    mean over the days so far, then any others. A forecast is a learned mixture of the
+    mean over the days so far, then others. A forecast is a learned mixture of the
     last value and that mean, plus a linear map of the decoder's state, so training
     starts from simple forecasts.
     """

@@ -33,36 +33,31 @@ class ForecastReport:
     """Errors of the model and the baselines on the same days and regions."""
 
     source: str
-    """"reported" or "all": which cases are input and target."""
+    """Cases used as input and target: "reported" or "all"."""
     measure: str
-    """Unit of the errors: "count", cases; "share", cases per 100 visitors;
-    "presence", slots spent by cases."""
+    """Unit of the errors: "count" for cases, "share" for cases per 100 visitors,
+    "presence" for slots spent by cases."""
     days: list[int]
-    """First and last forecast day; none of these days was used in training."""
+    """First and last forecast day; training used none of these days."""
     regions: int
     mean_cases: float
     """Mean of the true values, as a scale for the errors."""
     scores: dict[str, ForecastScore]
-    """``model``, ``last``, ``line``, ``mean`` and ``city``."""
-
-
-def last_value(past: Floats, ahead: int) -> Floats:
-    """Repeat the last day: (regions, days) to (regions, ahead)."""
-    return np.repeat(past[:, -1:], ahead, axis=1)
+    """Scores by method: ``model``, ``last``, ``line``, ``mean`` and ``city``."""
 
 
 def mean_value(past: Floats, ahead: int) -> Floats:
-    """Repeat the mean of all days so far: (regions, days) to (regions, ahead)."""
+    """Repeat the mean of all days so far: map (regions, days) to (regions, ahead)."""
     return np.repeat(past.mean(axis=1, keepdims=True), ahead, axis=1)
 
 
 def line(past: Floats, ahead: int) -> Floats:
-    """Extend the least-squares line through the last week, never below 0."""
+    """Extrapolate the least-squares line through the last week, clipped at 0."""
     return _extended(past[:, -LINE_DAYS:], ahead).clip(min=0.0)
 
 
 def _extended(recent: Floats, ahead: int) -> Floats:
-    """Extend the least-squares line through each row by ``ahead`` days."""
+    """Extrapolate the least-squares line through each row by ``ahead`` days."""
     day = np.arange(recent.shape[1], dtype=np.float64)
     spread = day - day.mean()
     scale = float(spread @ spread)
@@ -86,7 +81,7 @@ def city_trend(past: Floats, ahead: int) -> Floats:
 
 
 BASELINES: dict[str, Callable[[Floats, int], Floats]] = {
-    "last": last_value,
+    "last": lambda past, ahead: np.repeat(past[:, -1:], ahead, axis=1),
     "line": line,
     "mean": mean_value,
     "city": city_trend,
@@ -96,7 +91,7 @@ BASELINES: dict[str, Callable[[Floats, int], Floats]] = {
 def forecast_errors(
     model: DcrnnRegionModel | GruRegionModel, history: RegionHistory
 ) -> ForecastReport:
-    """Compute errors on the validation days of a model fitted to ``history``.
+    """Compute forecast errors of a model fitted to ``history`` on the validation days.
 
     All methods forecast the same days, 1 to ``horizon`` days ahead, from earlier days
     only. The validation days were used for early stopping, which slightly favours the
@@ -107,9 +102,8 @@ def forecast_errors(
     origins = range(first - ahead, history.days - 1)
     forecasts = {"model": model.forecast(history, origins)}
     for name, baseline in BASELINES.items():
-        forecasts[name] = np.stack(
-            [baseline(history.cases[:, : origin + 1], ahead) for origin in origins]
-        )
+        pasts = (history.cases[:, : origin + 1] for origin in origins)
+        forecasts[name] = np.stack([baseline(past, ahead) for past in pasts])
     truth = history.cases[:, first:].T
     return ForecastReport(
         source=history.source,
@@ -124,10 +118,8 @@ def forecast_errors(
 def _score(forecast: Floats, truth: Floats) -> ForecastScore:
     """Compute errors by days ahead; forecast i starts i days after the first origin."""
     days, ahead = len(truth), forecast.shape[2]
-    errors = [
-        forecast[ahead - lead : ahead - lead + days, :, lead - 1] - truth
-        for lead in range(1, ahead + 1)
-    ]
+    ends = range(ahead - 1, -1, -1)
+    errors = [forecast[k : k + days, :, ahead - 1 - k] - truth for k in ends]
     return ForecastScore(
         mae=[float(np.abs(error).mean()) for error in errors],
         rmse=[float(np.sqrt(np.square(error).mean())) for error in errors],

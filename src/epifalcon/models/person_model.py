@@ -1,4 +1,4 @@
-"""The person model, as each device computes it between exchanges with the server.
+"""Person model, as computed on each device between exchanges with the server.
 
 h0 is a trainable row per person, or the embedding of the known status. Each layer
 computes a = P h and h' = dropout(relu(W [a || s] + b)), with the operator
@@ -35,7 +35,7 @@ from epifalcon.models.settings import FalconSettings
 Parameters = Mapping[str, Tensor]
 CLASSES = 2
 STATUSES = 3
-"""Negative, positive, unknown: the columns of a status input."""
+"""Number of status columns: negative, positive, unknown."""
 CELL_WIDTH = 16
 """Width of the LSTM cell."""
 ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
@@ -68,9 +68,9 @@ UNCHANGED = RowTransform()
 class Exchange:
     """Rows to be aggregated over the edges of each person.
 
-    ``upload``: the result is the mean over the person's edges of the mean of each
-    edge. ``return``: the sum over the edges of (1/n_e) times the edge's sum, which
-    applies the transposed operator to gradients.
+    With ``upload``, the result is the mean over the person's edges of the mean of each
+    edge. With ``return``, it is the sum over the edges of (1/n_e) times the sum of each
+    edge, which applies the transposed operator to gradients.
     """
 
     kind: Literal["upload", "return"]
@@ -79,27 +79,27 @@ class Exchange:
 
     @property
     def channel(self) -> str:
-        """Return the name of the channel in the ledger."""
+        """Return the name of the ledger channel."""
         return f"{self.kind}/{self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
 class LocalInputs:
-    """Local inputs of a pass, for the people of one device or site."""
+    """Inputs of a pass for the people of one device or site."""
 
     rows: Tensor
-    """(people, width) h0 after dropout."""
+    """Input rows h0 after dropout, (people, width)."""
     state: Tensor | None
-    """(people, state width) s, the mean region state; None without region model."""
+    """Mean region state s, (people, state width); None without region model."""
     target: NDArray[np.int8]
-    """(people,) 1, 0, or -1 for people excluded from the loss."""
+    """Label 1 or 0, or -1 for people excluded from the loss, (people,)."""
     share: Tensor
-    """(people, 1) 1 / deg(u), 0 for people without edges."""
+    """1 / deg(u), or 0 for people without edges, (people, 1)."""
     self_weight: Tensor
-    """(people, 1) c_u = P_uu = (1/deg u) sum over e of 1/n_e."""
+    """Diagonal P_uu = (1/deg u) sum over e of 1/n_e, (people, 1)."""
     keep: tuple[Tensor | None, ...]
-    """Dropout factors of each layer, (people, width): 0 or 1/(1 - dropout); None for
-    no dropout."""
+    """Dropout factors of each layer, (people, width): 0 or 1/(1 - dropout); None for no
+    dropout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,23 +126,24 @@ class PassResult:
 
     uses: tuple[LinearActivations, ...]
     row_gradient: Tensor
-    """(people, width) gradient of the summed loss by ``LocalInputs.rows``."""
+    """Gradient of the summed loss with respect to ``LocalInputs.rows``, (people,
+    width)."""
     loss: float
-    """Class-weighted sum over the people with a target."""
+    """Class-weighted sum of losses over the people with a target."""
     weight: float
-    """Sum of their class weights."""
+    """Sum of the class weights of the people with a target."""
     received: Tensor
-    """(people, width) rows received by the last layer."""
+    """Rows received by the last layer, (people, width)."""
 
 
 @dataclass(frozen=True)
 class ExchangeRules:
-    """How rows and gradients are exchanged."""
+    """Options of the exchange of rows and gradients."""
 
     upload: RowTransform = UNCHANGED
     returned: RowTransform = UNCHANGED
     exchanged: bool = True
-    """Whether gradients are exchanged; otherwise other people's rows are constants."""
+    """True if gradients are exchanged; otherwise other people's rows are constants."""
 
 
 def initial_parameters(
@@ -197,7 +198,9 @@ def training_pass(
     uses.append(LinearActivations("head.weight", "head.bias", top, gradient))
     gradient = gradient @ parameters["head.weight"]
     if gates is not None:
-        gradient = _cell_gradient(gates, gradient)
+        with torch.enable_grad():
+            leaf = gates.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(_cell_output(leaf), leaf, gradient)
         uses.append(LinearActivations("cell.weight", "cell.bias", rows, gradient))
         gradient = gradient @ parameters["cell.weight"]
     for layer in reversed(range(len(local.keep))):
@@ -205,11 +208,9 @@ def training_pass(
         outward = torch.ops.aten.threshold_backward(gradient, activation, 0)
         if (keep := local.keep[layer]) is not None:
             outward *= keep
-        uses.append(
-            LinearActivations(f"{name}.weight", f"{name}.bias", read[layer], outward)
-        )
-        width = entered[layer].shape[1]
-        inward = outward @ parameters[f"{name}.weight"][:, :width]
+        weight_name, bias_name = f"{name}.weight", f"{name}.bias"
+        uses.append(LinearActivations(weight_name, bias_name, read[layer], outward))
+        inward = outward @ parameters[weight_name][:, : entered[layer].shape[1]]
         if rules.exchanged:
             inward *= local.share
             sent = rules.returned.encode(inward)
@@ -225,7 +226,7 @@ def training_pass(
 def scoring_pass(
     parameters: Parameters, local: LocalInputs, rules: ExchangeRules
 ) -> Generator[Exchange, Tensor, Tensor]:
-    """Run the forward pass without dropout; return the last received rows."""
+    """Run the forward pass without dropout; return the rows received last."""
     rows = received = local.rows
     for layer in range(len(local.keep)):
         received = yield Exchange("upload", layer, rules.upload.encode(rows))
@@ -262,7 +263,7 @@ def state_of_people(states: Tensor, inc: Incidence, clock: Clock) -> Tensor:
     if not bool(torch.isfinite(states).all()):
         raise DataError("region states hold NaN or infinity, expected finite numbers")
     window_slots = clock.slots // inc.windows
-    day = inc.edge_window.astype(np.int64) * window_slots // clock.slots_per_day
+    day = inc.edge_key // inc.regions * window_slots // clock.slots_per_day
     place = torch.from_numpy(inc.edge_region * np.int64(clock.days) + day)
     flat = states.detach().reshape(-1, states.shape[2])
     # A few columns at a time, to avoid storing full rows for all edges.
@@ -271,14 +272,14 @@ def state_of_people(states: Tensor, inc: Incidence, clock: Clock) -> Tensor:
 
 
 def beside(received: Tensor, state: Tensor | None) -> Tensor:
-    """Return [a || s]: received rows and region state, concatenated."""
+    """Return received rows and region state, concatenated: [a || s]."""
     return received if state is None else torch.cat([received, state], dim=1)
 
 
 def layer_forward(
     parameters: Parameters, layer: int, inputs: Tensor, keep: Tensor | None
 ) -> Tensor:
-    """Compute dropout(relu(W x + b)), (people, width)."""
+    """Return dropout(relu(W x + b)), (people, width)."""
     bias = parameters[f"layer{layer}.bias"]
     out = torch.addmm(bias, inputs, parameters[f"layer{layer}.weight"].T)
     torch.relu_(out)
@@ -292,10 +293,10 @@ def head(parameters: Parameters, rows: Tensor) -> Tensor:
 
 
 def cell_forward(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the inputs of the linear head, and the gates of the LSTM cell if any.
+    """Return the inputs of the linear head, and the gates of the LSTM cell, if any.
 
-    With a cell: outputs (people, 16) and pre-activation gates (people, 48). Without:
-    the rows and None.
+    With a cell, these are its outputs (people, 16) and pre-activation gates (people,
+    48); without, the rows and None.
     """
     if "cell.weight" not in parameters:
         return rows, None
@@ -309,18 +310,10 @@ def _cell_output(gates: Tensor) -> Tensor:
     return output_gate.sigmoid() * (input_gate.sigmoid() * candidate.tanh()).tanh()
 
 
-def _cell_gradient(gates: Tensor, gradient: Tensor) -> Tensor:
-    """Backpropagate from the cell's output to its gates."""
-    with torch.enable_grad():
-        leaf = gates.detach().requires_grad_()
-        (result,) = torch.autograd.grad(_cell_output(leaf), leaf, gradient)
-    return result
-
-
 def loss_and_gradient(
     logits: Tensor, target: NDArray[np.int8], weights: Tensor | None
 ) -> tuple[float, float, Tensor]:
-    """Return summed loss, total weight, gradient (people, 2); target -1 is masked."""
+    """Return summed loss, sum of weights and gradient (people, 2); -1 is masked."""
     known = np.flatnonzero(target >= 0)
     goal = target[known]
     weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
@@ -344,7 +337,7 @@ def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
 def dropout_mask(
     person: NDArray[np.int64], width: int, dropout: float, key: int
 ) -> NDArray[np.float32]:
-    """Return dropout factors (people, width), determined by key, person and column."""
+    """Return dropout factors (people, width), a function of key, person and column."""
     if not 0 <= dropout < 1:
         raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)
@@ -383,7 +376,7 @@ class Moments:
 
     @classmethod
     def of(cls, value: Tensor) -> "Moments":
-        """Return the moments of a parameter before its first step."""
+        """Return the moments of a parameter before the first step."""
         return cls(torch.zeros_like(value), torch.zeros_like(value))
 
 
@@ -400,10 +393,8 @@ def adam_step(
     device gives the same result as one central Adam.
     """
     new = {name: value.clone() for name, value in values.items()}
-    after = {
-        name: Moments(moments[name].first.clone(), moments[name].second.clone())
-        for name in values
-    }
+    old = ((name, moments[name]) for name in values)
+    after = {name: Moments(m.first.clone(), m.second.clone()) for name, m in old}
     adam(
         list(new.values()),
         [gradients[name] for name in new],

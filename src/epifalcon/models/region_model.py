@@ -38,7 +38,7 @@ from epifalcon.store import pack_strings
 from epifalcon.types import Floats
 
 WINDOW_DAYS: Final = 3
-"""Window length of ``GruRegionModel`` in days."""
+"""Length of the window of ``GruRegionModel``, in days."""
 _KIND = "region-model"
 _PARAMETERS = "parameters.safetensors"
 _MOST = 20.0
@@ -51,12 +51,13 @@ class RegionHistory(Checked):
 
     flows: Flows
     cases: Floats
-    """(regions, days), 0 or more; copied and made read-only."""
+    """Cases, (regions, days), non-negative; copied and made read-only."""
     source: CaseSource = "reported"
-    """"reported" (tested people only) or "all" (held-out people included)."""
+    """Cases counted: "reported" (tested people only) or "all" (including held-out
+    people)."""
     measure: CaseMeasure = "count"
-    """Unit: "count" for cases, "share" for cases per 100 visitors, "presence" for slots
-    that cases spent there."""
+    """Unit of ``cases``: "count" for cases, "share" for cases per 100 visitors,
+    "presence" for slots spent by cases."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +84,7 @@ class RegionHistory(Checked):
 
     @cached_property
     def graphs(self) -> tuple[FlowGraph, ...]:
-        """Return the flow graph of each day, without people who stayed in place."""
+        """Return the flow graph of each day, excluding people who stayed in place."""
         return tuple(flow_graph(self.flows.moves(day)) for day in range(self.days))
 
 
@@ -112,7 +113,7 @@ class Scaling:
         return 2 if self.visitors is None else 3
 
     def inputs(self, history: RegionHistory) -> Tensor:
-        """Return (days, regions, channels): cases, their mean so far, visitors."""
+        """Return cases, their mean so far and visitors, (days, regions, channels)."""
         cases = np.log1p(history.cases.T) / self.cases
         days = np.arange(1, history.days + 1)[:, None]
         channels = [cases, np.cumsum(cases, axis=0) / days]
@@ -122,7 +123,7 @@ class Scaling:
         return torch.from_numpy(np.stack(channels, axis=2).astype(np.float32))
 
     def counts(self, outputs: Tensor) -> Floats:
-        """Convert the network's outputs to counts of 0 or more."""
+        """Convert network outputs to non-negative counts."""
         logs = outputs.double().mul(self.cases).clamp(0.0, _MOST)
         counts: Floats = torch.expm1(logs).numpy()
         return counts
@@ -134,12 +135,7 @@ class FitRecord:
 
     training: tuple[float, ...]
     validation: tuple[float, ...]
-    """Validation error of the parameters before the step."""
-
-    @property
-    def best_step(self) -> int:
-        """Return the step with the lowest validation error."""
-        return int(np.argmin(self.validation))
+    """Validation error of the parameters before each step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +147,9 @@ class TrainingData:
     first_validation_day: int
     settings: TrainingSettings
 
-    def error(
-        self, network: Dcrnn, state: Tensor, origin: int, targets: range
-    ) -> Tensor:
+    def error(self, model: Dcrnn, state: Tensor, origin: int, targets: range) -> Tensor:
         """Compute the mean squared error over regions, summed over target days."""
-        ahead = network.decode(
+        ahead = model.decode(
             state, self.inputs[origin], self.graphs[origin], targets.stop - 1 - origin
         )
         truth = self.inputs[:, :, 0][targets.start : targets.stop].T
@@ -172,7 +166,7 @@ class TrainingData:
 
     @cached_property
     def origins(self) -> tuple[int, ...]:
-        """Return training days with cases up to the horizon, or all if none has."""
+        """Return training days with cases up to the horizon, or all if none has any."""
         border, ahead = self.first_validation_day, self.settings.horizon
         busy = self.inputs[:border, :, 0].any(dim=1)
         days = range(border - 1)
@@ -182,13 +176,12 @@ class TrainingData:
     def draw(self, generator: torch.Generator) -> list[int]:
         """Draw the forecast origins of one training step, ascending."""
         mixed = torch.randperm(len(self.origins), generator=generator).tolist()
-        return sorted(
-            self.origins[place] for place in mixed[: self.settings.origins_per_step]
-        )
+        drawn = mixed[: self.settings.origins_per_step]
+        return sorted(self.origins[place] for place in drawn)
 
 
 class _Adam:
-    """Adam; ``torch.optim.Adam`` would load torch's compiler, which takes 1.5 s."""
+    """Adam optimiser; ``torch.optim.Adam`` would import torch's compiler (1.5 s)."""
 
     def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
         self._values, self._rate = list(parameters), learning_rate
@@ -254,20 +247,18 @@ def _accumulate_gradient(
         error = data.error(network, leaf, day, targets) / pairs
         error.backward()  # type: ignore[no-untyped-call]
         total += error.item()
-    torch.autograd.backward(
-        [states[day] for day in leaves], [leaf.grad for leaf in leaves.values()]
-    )
+    gradients = [leaf.grad for leaf in leaves.values()]
+    torch.autograd.backward([states[day] for day in leaves], gradients)
     return total, [state.detach() for state in states]
 
 
 def _validate(network: Dcrnn, data: TrainingData, states: Sequence[Tensor]) -> float:
-    """Compute the validation error, given the ``states`` of training origins."""
+    """Compute the validation error; ``states`` are the encoder states of training."""
     known, days = len(states), len(data.inputs) - 1
     total, pairs = 0.0, 0
     with torch.no_grad():
-        later = network.encoder.states(
-            data.inputs[known:days], data.graphs[known:days], states[-1]
-        )
+        rest = slice(known, days)
+        later = network.encoder.states(data.inputs[rest], data.graphs[rest], states[-1])
         for origin, state in enumerate([*states, *later]):
             targets = data.targets(origin, validation=True)
             if targets:
@@ -278,7 +269,7 @@ def _validate(network: Dcrnn, data: TrainingData, states: Sequence[Tensor]) -> f
 
 @dataclass(frozen=True, eq=False)
 class FittedNetwork(Checked):
-    """A trained network and the kind of history that it applies to."""
+    """Trained network and the kind of history that it applies to."""
 
     network: Dcrnn
     scaling: Scaling
@@ -288,7 +279,7 @@ class FittedNetwork(Checked):
 
 
 class DcrnnRegionModel:
-    """The paper's region model, a DCRNN.
+    """Region model of the paper, a DCRNN.
 
     A fitted model applies to any history of the same regions and the same kind of
     cases, with other people or another number of days.
@@ -305,7 +296,7 @@ class DcrnnRegionModel:
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> FitRecord:
-        """Train from newly drawn parameters; equal generators give equal models."""
+        """Train from new random parameters; equal generators give equal models."""
         settings = self.training
         first = settings.first_validation_day(history.days)
         scaling = Scaling.of(history, first, settings.visitors)
@@ -318,44 +309,39 @@ class DcrnnRegionModel:
         return record
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
-        """Return the encoder's states, (regions, days, width)."""
+        """Return the states of the encoder, (regions, days, width)."""
         fitted = self._fitted_for(history)
+        inputs = fitted.scaling.inputs(history)
         with torch.no_grad():
-            states = fitted.network.encoder.states(
-                fitted.scaling.inputs(history), history.graphs
-            )
+            states = fitted.network.encoder.states(inputs, history.graphs)
         rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
         return rows
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
         """Forecast cases (origins, regions, horizon) from days up to each origin."""
         fitted, horizon = self._fitted_for(history), self.training.horizon
+        last = history.days - 1
         for origin in origins:
-            if not 0 <= origin < history.days:
-                raise DataError(
-                    f"origin {origin} must lie between 0 and {history.days - 1}"
-                )
+            if not 0 <= origin <= last:
+                raise DataError(f"origin {origin} must lie between 0 and {last}")
         days = max(origins, default=-1) + 1
         inputs = fitted.scaling.inputs(history)[:days]
         forecasts = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
             states = fitted.network.encoder.states(inputs, history.graphs[:days])
             for row, day in enumerate(origins):
-                ahead = fitted.network.decode(
-                    states[day], inputs[day], history.graphs[day], horizon
-                )
+                graph = history.graphs[day]
+                ahead = fitted.network.decode(states[day], inputs[day], graph, horizon)
                 forecasts[row] = fitted.scaling.counts(ahead)
         return forecasts
 
     def save(self, folder: Path, regions: Regions, origin: store.Origin) -> None:
-        """Write the model, fitted to ``regions``, into ``folder``, manifest last."""
+        """Write the fitted model and a fingerprint of ``regions`` into ``folder``."""
         fitted = self._require_fitted()
         _require_count(fitted.regions, regions)
         network = as_plain(self._network)
-        described = {
-            "network": {"name": network.pop("kind"), **network},
-            "training": as_plain(self.training),
-        }
+        network = {"name": network.pop("kind"), **network}
+        described = {"network": network, "training": as_plain(self.training)}
         meta = {
             "model": described,
             "scaling": as_plain(fitted.scaling),
@@ -372,8 +358,8 @@ class DcrnnRegionModel:
     def load(cls, folder: Path, regions: Regions) -> "DcrnnRegionModel":
         """Read a model written by ``save``.
 
-        Raises ``DataError`` if the folder holds something else, or a model of another
-        city or version, and ``CorruptFileError`` if a file has changed.
+        Raises ``DataError`` if the folder has no model, or a model of another city or
+        version, and ``CorruptFileError`` if a file has changed.
         """
         meta = store.read(folder, _KIND).meta
         try:
@@ -395,9 +381,8 @@ class DcrnnRegionModel:
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
             dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
-            fitted = FittedNetwork(
-                dcrnn, scaling, count, meta["source"], meta["measure"]
-            )
+            source, measure = meta["source"], meta["measure"]
+            fitted = FittedNetwork(dcrnn, scaling, count, source, measure)
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
         except SettingsError as error:
@@ -440,9 +425,8 @@ def regions_sha256(regions: Regions) -> str:
     It covers longitude and latitude if known, plane coordinates otherwise, and names
     only if some location is unknown. Visits do not affect it.
     """
-    arrays: list[NDArray[Any]] = [
-        regions.centre_km if regions.lonlat is None else regions.lonlat
-    ]
+    placed = regions.centre_km if regions.lonlat is None else regions.lonlat
+    arrays: list[NDArray[Any]] = [placed]
     if not regions.placed and regions.names is not None:
         arrays += pack_strings("name", regions.names).values()
     digest = hashlib.sha256()
@@ -462,13 +446,14 @@ def _require_count(fitted: int, regions: Regions) -> None:
 
 
 class GruRegionModel:
-    """The region model of the authors' program: a GRU cell and a linear readout.
+    """Region model of the authors' program: a GRU cell and a linear readout.
 
-    It serves for comparison with the paper. The program uses a graph network, but with
-    Chebyshev order 1, so regions do not interact. Each day's state starts from zero
-    over a window of three days. The inputs are raw numbers, Adam has a learning rate of
-    0.1, and gradients are never reset, so they accumulate over all steps. The states
-    saturate: they encode little more than whether an infectious person was present.
+    Provided for comparison with the paper. The program uses a graph network, but with
+    Chebyshev order 1, so regions do not interact. The state of a day is computed from
+    zero over a window of three days. The inputs are not scaled, Adam has a learning
+    rate of 0.1, and gradients are never reset, so they accumulate over all steps. The
+    states saturate: they encode little more than whether an infectious person was
+    present.
     """
 
     def __init__(self, settings: RegionSettings) -> None:
@@ -518,7 +503,7 @@ class GruRegionModel:
         return states
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Forecast cases (origins, regions, horizon), day by day."""
+        """Forecast cases day by day from each origin: (origins, regions, horizon)."""
         horizon = self.training.horizon
         forecasts = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():

@@ -48,34 +48,36 @@ class FalconSettings(Checked):
     input_dropout: Dropout = 0.0
     """Dropout rate of the input rows in training."""
     learning_rate: Positive | None = None
-    """None: without privacy, 0.01 and 0.003 are both tried and the better log loss on
-    validation people wins, as for every network. With privacy, where each training run
-    is a release, and across sites: the paper's 0.001."""
+    """Learning rate. None selects 0.01 or 0.003 by the log loss on validation people,
+    as for every network, if there is no privacy; with privacy, where each training
+    run is a release, and across sites it is the paper's 0.001."""
     learning_rate_milestones: tuple[Count, ...] = ()
     """Rounds at which the learning rate is multiplied by ``learning_rate_gamma``."""
     learning_rate_gamma: Positive = 0.7
     weight_decay: Share = 0.0005
     rounds: Count = 500
     window_slots: Count = 1
-    """Slots joined into one edge of the hypergraph."""
+    """Number of slots merged into one edge of the hypergraph."""
     input: InputKind = "embedding"
-    """``embedding``: a trainable row per person, stored on the device. ``status``: a
-    shared embedding of the known status, so that new people can be scored."""
+    """Input rows. ``embedding``: a trainable row per person, stored on the device.
+    ``status``: a shared embedding of the known status, so that new people can be
+    scored."""
     embedding_scale: Positive = 0.1
-    """Standard deviation of the initial embeddings. With 1, they hardly change in
+    """Standard deviation of the initial embeddings. With 1, embeddings hardly change in
     500 small steps."""
     mask_share: Annotated[Share, positive] = 0.5
     """Share of the tested people whose status is masked and predicted in each round
     (``status`` only)."""
     gradient_path: GradientPath = "auto"
-    """``local``: other people's rows are constants, as in algorithm 2. ``exchanged``:
-    gradient rows are exchanged like rows, which gives the exact gradient. ``auto``:
-    exchanged without privacy, where it costs no budget, otherwise local."""
+    """Path of gradients. ``local``: other people's rows are constants, as in algorithm
+    2. ``exchanged``: gradient rows are exchanged like rows, which gives the exact
+    gradient. ``auto``: exchanged without privacy, where it costs no budget,
+    otherwise local."""
     head: Head = "linear"
-    """``lstm``: an LSTM cell of width 16, applied once, before the linear head, as in
-    the authors' program."""
+    """Output layer. ``lstm`` applies an LSTM cell of width 16 once before the linear
+    head, as in the authors' program."""
     class_weights: tuple[Positive, Positive] | None = None
-    """Weight of a negative and of a positive person in the loss."""
+    """Weights of negative and positive people in the loss."""
     precision: Literal["single", "double"] = "single"
 
     def learning_rate_at(self, step: int) -> float:
@@ -86,7 +88,7 @@ class FalconSettings(Checked):
 
     @property
     def dtype(self) -> "torch.dtype":
-        """Return the data type of all rows and parameters."""
+        """Data type of all rows and parameters."""
         import torch
 
         return torch.float64 if self.precision == "double" else torch.float32
@@ -97,9 +99,9 @@ class DcrnnSettings(Checked):
     """Kind and size of the region network."""
 
     kind: RegionKind = "dcrnn"
-    """``dcrnn``: the paper's network on each day's flows. ``gru``: the network
-    of the authors' program, without a graph (see ``GruRegionModel``); it ignores
-    ``diffusion_steps`` and most of ``training``."""
+    """Kind of network. ``dcrnn``: the paper's network on each day's flows. ``gru``: the
+    network of the authors' program, without a graph (see ``GruRegionModel``); it
+    ignores ``diffusion_steps`` and most of ``training``."""
     hidden_width: Count = 32
     """Width of the state E_m per region and day."""
     diffusion_steps: CountOrZero = 2
@@ -120,11 +122,11 @@ class TrainingSettings(Checked):
     horizon: Count = 3
     """Number of days ahead to forecast, in training and in prediction."""
     validation_share: Annotated[Share, positive] = 0.2
-    """Share of the days, at the end, used as validation for early stopping."""
+    """Share of the days, taken from the end, used as validation for early stopping."""
     patience: Count = 15
     """Number of steps without a lower validation error before training stops."""
     visitors: bool = False
-    """Whether the daily number of visitors per region is a network input."""
+    """Use the daily number of visitors per region as a network input."""
 
     def first_validation_day(self, days: int) -> int:
         """Return the first validation day; raise if too few training days remain."""
@@ -142,22 +144,23 @@ class RegionSettings(Checked):
     """Settings of the region model: inputs, network and training."""
 
     macro_cases: MacroCases = "auto"
-    """``reported``: cases among tested people. ``all``: cases among all people,
-    including held-out, as in the authors' program: a label leak, marked in outputs.
-    ``none``: no region model. ``auto``: reported, but none in mode ``local``, where
-    cases per region and day would be uploaded without protection."""
+    """Cases used as input. ``reported``: cases among tested people. ``all``: cases
+    among all people, including held-out, as in the authors' program: a label leak,
+    marked in outputs. ``none``: no region model. ``auto``: reported, but none in
+    mode ``local``, where cases per region and day would be uploaded without
+    protection."""
     cases: CaseSettings = field(default_factory=CaseSettings)
-    """How cases are counted per region and day. With ``macro_cases="all"`` only
+    """Settings for counting cases per region and day. With ``macro_cases="all"`` only
     ``measure`` is used."""
     folds: Annotated[int, partial(whole, 2)] = 4
     """Number of folds of the tested people for cross-fitting the states."""
     network: DcrnnSettings = field(default_factory=DcrnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     scale_states: bool = True
-    """Centre and scale people's mean region states before the person model reads
-    them. The authors' program does not."""
+    """Centre and scale people's mean region states before the person model; the
+    authors' program does not."""
 
     @property
     def is_published(self) -> bool:
-        """Return True if network and coupling are the paper's, not its program's."""
+        """Return True if network and coupling follow the paper's text."""
         return self.network.kind == "dcrnn" and self.scale_states

@@ -1,4 +1,4 @@
-"""Safetensors files, which execute no code when read, and torch's thread count."""
+"""Safetensors files, which execute no code when read, and torch thread count."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from epifalcon.errors import CorruptFileError
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file; raises ``OSError`` if the disk fails."""
+    """Write a safetensors file; raise ``OSError`` on a write failure."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     path.write_bytes(safetensors.torch.save(contiguous))
 
@@ -29,17 +29,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with ``prefix``, without it."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    """Return the tensors whose names begin with ``prefix``, with it removed."""
+    named = {name: one for name, one in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): one for name, one in named.items()}
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Run torch with ``number`` threads, then restore the previous number.
+    """Run torch with ``number`` threads; restore the previous number on exit.
 
     Torch splits some sums by the number of threads, so their last bits depend on the
     machine; with one thread they are reproducible.

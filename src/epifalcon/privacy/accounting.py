@@ -43,20 +43,20 @@ from epifalcon.privacy.events import (
 )
 
 DELTA = 1e-6
-"""Default delta: well below one over the number of people."""
+"""Default delta: well below 1 / number of people."""
 
 PAPER_DELTA = 0.001
-"""Delta of the paper's own formula, independent of the exact figures."""
+"""Delta used in the paper's own formula; exact accounting uses ``DELTA``."""
 _MOST_FOR_PLD = 500.0
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
 
 
 def gaussian_mu(sensitivity: float, sigma: float, releases: int = 1) -> float:
-    """Return mu of ``releases`` Gaussian releases: layers x rounds x slots of a unit.
+    """Return the total mu of ``releases`` Gaussian releases of equal noise.
 
-    ``sensitivity`` is the maximum L2 distance of one release between neighbours.
-    ``sigma=0`` gives infinity.
+    ``releases`` is layers x rounds x slots of a unit; ``sensitivity`` the maximum L2
+    distance of one release between neighbours. ``sigma=0`` gives infinity.
     """
     non_negative(sensitivity=sensitivity, sigma=sigma)
     whole(0, releases=releases)
@@ -66,7 +66,7 @@ def gaussian_mu(sensitivity: float, sigma: float, releases: int = 1) -> float:
 
 
 def log_delta_of(epsilon: float, mu: float) -> float:
-    """Return the log of the smallest delta for which ``mu`` gives ``epsilon``.
+    """Return the log of the smallest delta at which ``mu`` satisfies ``epsilon``.
 
     With Mills' ratio h, the closed form is phi(x) (h(x) - h(x + mu)) at
     x = epsilon/mu - mu/2, which neither overflows nor cancels: relative error
@@ -141,7 +141,7 @@ def paper_sigma(epsilon: float, delta: float, clip: float, rounds: int) -> float
 
 
 def paper_epsilon(sigma: float, delta: float, clip: float, rounds: int) -> float:
-    """Return the epsilon of the paper's formula for ``sigma``; its inverse."""
+    """Return the epsilon of the paper's formula; the inverse of ``paper_sigma``."""
     non_negative(sigma=sigma)
     if sigma == 0:
         return math.inf
@@ -160,7 +160,7 @@ def reference_epsilon(
 
     ``noise_multiplier`` is sigma over sensitivity. PLD is numerically exact and
     supports Poisson sampling with probability ``sampling``; RDP is an upper bound.
-    For checks and for sampled rounds.
+    Used for checks and for sampled rounds.
     """
     positive(noise_multiplier=noise_multiplier, sampling=sampling)
     unit_interval(sampling=sampling)
@@ -180,9 +180,9 @@ def reference_epsilon(
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Total epsilon of all uploads by unit, and that of the paper's formula.
+    """Total epsilon of all uploads by unit, and the epsilon of the paper's formula.
 
-    Infinite without noise.
+    All are infinite without noise.
     """
 
     sigma: float
@@ -254,7 +254,7 @@ class Uploads(checks.Checked):
         return sigma_for(epsilon, self.delta, self.sensitivity, self.releases(unit))
 
     def checked(self, sigma: float, unit: Unit) -> dict[str, float]:
-        """Compute the same epsilon with dp-accounting (extra ``audit``): PLD and RDP.
+        """Compute epsilon by PLD and RDP with dp-accounting (extra ``audit``).
 
         RDP is an upper bound. PLD is exact up to its grid, whose size grows with
         epsilon, so it is omitted above 500.

@@ -14,8 +14,8 @@ from epifalcon.errors import DataError
 def clip_rows(update: Tensor, bound: float) -> Tensor:
     """Scale each row so that its L2 norm is at most ``bound``, rounding included.
 
-    Shape (..., width) in and out, always a new tensor. Rows within the bound are
-    unchanged bit for bit, and clipping is idempotent. A row with NaN or infinity
+    Input and output are (..., width); the output is a new tensor. Rows within the bound
+    are unchanged bit for bit, and clipping is idempotent. A row with NaN or infinity
     raises ``DataError``, since it would pass the clip and corrupt the sum.
     """
     positive(bound=bound)
@@ -39,7 +39,7 @@ def clip_rows(update: Tensor, bound: float) -> Tensor:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Return the L2 norm of each row, (rows, width) to (rows,), as doubles."""
+    """Return the L2 norm of each row of (rows, width) in double precision, (rows,)."""
     norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, dtype=torch.float64)
     doubtful = (~torch.isfinite(norms)).nonzero().squeeze(1)
     if doubtful.numel():
@@ -61,7 +61,7 @@ def row_norms(rows: Tensor) -> Tensor:
 def clip_factors(
     norms: Tensor, bound: float, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the clipping factor of each person's gradient, (people,), by its norm.
+    """Return the clipping factor of each person's gradient from its norm, (people,).
 
     Exactly 1 if the norm is within the bound; otherwise slightly less than
     bound/norm, so that rounding gradients of ``dtype`` cannot exceed the bound.
@@ -80,5 +80,5 @@ def clip_factors(
 
 
 def _margin(dtype: torch.dtype) -> float:
-    """Return the margin for rounding of a product, four units in the last place."""
+    """Return the relative rounding margin of a product: four machine epsilons."""
     return 4 * torch.finfo(dtype).eps

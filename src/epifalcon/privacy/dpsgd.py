@@ -50,7 +50,7 @@ class ClippedSum:
 
     gradients: dict[str, Tensor]
     norms: Tensor
-    """(people,) before clipping; never leaves the site."""
+    """Norm of each person's gradient before clipping, (people,); never sent."""
     clip: float
 
     @property
@@ -94,8 +94,8 @@ def private_mean(
     """Return the mean of noised gradients, by parameter, as the server computes it.
 
     The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people) times the
-    scale; if by ``terms`` only sums are visible, the sum has one noise. Everybody
-    counts, also with a zero gradient; otherwise the mean would reveal who was tested.
+    scale; if ``terms`` make only sums visible, noise is added once to the sum. People
+    with a zero gradient count too; otherwise the mean would reveal who was tested.
     """
     if clipped.people == 0:
         raise DataError("a mean needs at least one person")

@@ -21,14 +21,14 @@ Unit = Literal["visit", "day", "person"]
 """Protected unit: one visit (place and slot), one day, or the whole person."""
 
 Relation = Literal["zero-out", "replace", "add-remove"]
-"""Neighbouring relation: a row against zero, any other row, or no row."""
+"""Neighbouring relation: a row is set to zero, replaced by any other, or removed."""
 
 Adversary = Literal["each-upload", "sums"]
 """View of the server: every person's upload, or only sums over people."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 RELATIONS_FOR_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
-"""Relations that can hold if a server sees whether a person sends."""
+"""Relations that can be protected if the server sees whether a person uploads."""
 _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
@@ -55,14 +55,14 @@ class Releases:
             )
 
     def of(self, unit: Unit) -> int:
-        """Return the number for ``unit``."""
+        """Return the number of vectors per round that ``unit`` can change."""
         one_of(UNITS, unit=unit)
         return int(getattr(self, unit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Channel, round, relation and adversary of a release."""
+    """Channel, number of vectors, round, relation and adversary of a release."""
 
     channel: str
     releases: Releases
@@ -86,7 +86,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianRelease:
-    """Vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
+    """Release of vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
 
     ``sigma`` is the noise on what the adversary sees: on each upload, or on the sum.
     ``sigma=0`` is allowed; its epsilon is infinite, and it is listed among the
@@ -106,13 +106,13 @@ class GaussianRelease:
     def sensitivity(self) -> float:
         """Maximum L2 distance of one vector between neighbours.
 
-        ``clip`` for a row against zero, twice that for a row against another row.
+        ``clip`` if a row is set to zero or removed, twice that if it is replaced.
         """
         return _REACH[self.terms.relation] * self.clip
 
     @property
     def protected(self) -> bool:
-        """Return True if the value has noise."""
+        """True if the value has noise."""
         return self.sigma > 0
 
     def squared_mu(self, unit: Unit) -> float:
@@ -125,7 +125,7 @@ class GaussianRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoTraceRelease:
-    """Places sent in clear, the true one among ``copies`` pseudo places.
+    """Release of places in clear text, each true one among ``copies`` pseudo places.
 
     This makes guessing harder but bounds no epsilon: pseudo traces depend on the true
     ones, and attacks measure how plausible they are.
@@ -159,7 +159,7 @@ Release = GaussianRelease | PseudoTraceRelease | UnprotectedRelease
 
 
 def unprotected(release: Release) -> str | None:
-    """Describe what is released without protection; None if it has noise."""
+    """Describe what a release reveals without protection; None if it has noise."""
     if not isinstance(release, GaussianRelease):
         return release.what
     return None if release.protected else "a value without noise that bounds it"
@@ -178,4 +178,4 @@ def _as_python(record: object, kind: type[int] | type[float], *names: str) -> No
 
 
 ONE_VECTOR = Releases(visit=1, day=1, person=1)
-"""Number of releases of one vector that every visit may change: a gradient."""
+"""Releases of a single vector that any visit may change, such as a gradient."""

@@ -1,4 +1,4 @@
-"""Noise of the Gaussian mechanism.
+"""Noise of the Gaussian mechanism, from sequential or keyed random generators.
 
 Noise has two sources: a ``torch.Generator``, drawn in order, or a counter-based
 generator (Philox 4x64-10, Salmon et al. 2011) whose counter is (place, person,
@@ -53,7 +53,7 @@ class GaussianMechanism:
         non_negative(sigma=self.sigma)
 
     def receipt(self, terms: Terms) -> GaussianRelease:
-        """Return the receipt of one release; without a real bound it has no noise."""
+        """Return the receipt of a release, with sigma 0 if the noise gives no bound."""
         bounded = self.clips_rows and not self.one_value
         sigma = self.sigma if bounded else 0.0
         return GaussianRelease(terms=terms, clip=self.clip, sigma=sigma)
@@ -61,7 +61,7 @@ class GaussianMechanism:
 
 @dataclass(frozen=True, eq=False)
 class NoiseRows:
-    """Keys of the rows of noise: one pair (person, place) per row.
+    """Pairs (person, place) that identify the rows of keyed noise.
 
     ``place`` is any number that distinguishes a person's rows, such as region x
     windows + window. Pairs must be distinct: the difference of two rows with equal
@@ -86,13 +86,13 @@ class NoiseRows:
 
     @classmethod
     def of_people(cls, person: NDArray[np.int64]) -> "NoiseRows":
-        """Return one row per person, as for gradients."""
+        """Return the keys of one noise row per person, as for gradients."""
         return cls(person, np.zeros(len(person), dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """Seed and terms of one release, which determine its noise.
+    """Seed and terms of a release, which together determine its noise.
 
     Channel and round come from the terms of the receipt, so noise is reused only if
     the ledger records the same (round, channel) twice.
@@ -112,7 +112,7 @@ class NoiseKey:
 
 
 class KeyedNormals:
-    """Keyed noise drawn tensor by tensor, keyed by (key, person, position)."""
+    """Noise generator keyed by (key, person); each draw uses the next position."""
 
     def __init__(self, key: NoiseKey, person: int) -> None:
         self._key, self._person = key, person
@@ -129,11 +129,11 @@ class KeyedNormals:
 
 
 NormalSource = torch.Generator | KeyedNormals
-"""Source of noise. torch uses 32 bits of a seed, so it cannot hold a secret."""
+"""Source of noise; only the keyed one suits a secret seed, torch uses 32 bits of it."""
 
 
 def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
-    """Return standard normal noise (rows, width) by key, person, place, column."""
+    """Return standard normal noise (rows, width), fixed by key, person and place."""
     whole(1, width=width)
     noise = np.zeros((len(rows.person), width))
     _fill_rows(noise, rows.person, rows.place, key.terms.round, key.words())
@@ -157,7 +157,7 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
 def normals(
     shape: tuple[int, ...], generator: NormalSource, dtype: torch.dtype
 ) -> Tensor:
-    """Draw standard normal numbers from a source, never torch's global generator."""
+    """Draw standard normal numbers from ``generator``, never torch's global one."""
     if isinstance(generator, KeyedNormals):
         return generator.draw(tuple(shape), dtype)
     if not isinstance(generator, torch.Generator):
@@ -212,7 +212,7 @@ def _philox(
 
 @njit()
 def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, float]:
-    """Return two normals from two words (Box-Muller); at most 8.5 sigma."""
+    """Return two standard normals from two 64-bit words (Box-Muller); at most 8.5."""
     radius = math.sqrt(-2 * math.log(((radius_bits >> _SPARE_BITS) + _ONE) * _TO_UNIT))
     angle = _TURN * ((angle_bits >> _SPARE_BITS) * _TO_UNIT)
     return radius * math.cos(angle), radius * math.sin(angle)
@@ -226,7 +226,7 @@ def _fill_rows(
     turn: int,
     key: NDArray[np.uint64],
 ) -> None:
-    """Write the noise of every row; rows are independent of each other."""
+    """Fill ``noise`` (rows, width) with the keyed noise of every row."""
     width = noise.shape[1]
     for row in range(noise.shape[0]):
         who, where = np.uint64(person[row]), np.uint64(place[row])

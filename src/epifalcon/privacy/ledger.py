@@ -1,9 +1,9 @@
 """The ledger: records every receipt before its release and enforces the budget.
 
-A file of JSON lines. Each line holds the SHA-256 of the previous line, the first line
-the budget, so reading detects an edit, a deletion, a swap or a raised budget. A
-checkpoint stores ``head``, the hash of its last line, which detects truncation as well.
-Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
+A ledger is a file of JSON lines. The first line holds the budget, each other line the
+SHA-256 of the previous one, so reading detects edits, deletions, swaps and a raised
+budget. A checkpoint stores ``head``, the hash of its last line, which also detects
+truncation. Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Spend:
-    """An epsilon with delta, unit, neighbouring relation and adversary."""
+    """Epsilon with its delta, unit, neighbouring relation and adversary."""
 
     unit: Unit
     epsilon: float
@@ -92,7 +92,7 @@ class Spend:
 
 @dataclass(frozen=True, kw_only=True)
 class Unprotected:
-    """A value released without protection, and in how many rounds."""
+    """A value released without protection, and the number of rounds of its release."""
 
     channel: str
     what: str
@@ -353,7 +353,7 @@ class Ledger:
         )
 
     def _readmit(self, line: str, index: int) -> None:
-        """Verify a line and record its release."""
+        """Verify a stored line and add its release to the ledger."""
         where = f"ledger line {index + 2}"
         content = _parse(line, where)
         for name in ("index", "previous", "sha256"):
@@ -430,19 +430,19 @@ def _sha256(text: str) -> str:
 
 
 def _first_line(budget: Plain) -> str:
-    """Return the first line of a ledger, which contains the budget."""
+    """Return the first line of a ledger, which contains format, version and budget."""
     return _canonical({"format": FORMAT, "version": VERSION, "budget": budget})
 
 
 def _next_line(index: int, previous: str, content: Plain) -> tuple[str, str]:
-    """Return the hash of entry ``index`` and its line."""
+    """Return the SHA-256 of entry ``index``, and its JSON line."""
     values = {"index": index, "previous": previous, **content}
     digest = _sha256(_canonical(values))
     return digest, _canonical({**values, "sha256": digest})
 
 
 def _read_first(line: str) -> dict[str, Any]:
-    """Return the budget of a ledger as plain values."""
+    """Parse the first line of a ledger and return its budget as plain values."""
     values = _parse(line, "ledger line 1")
     if values.get("format") != FORMAT:
         raise DataError("not a ledger of epifalcon")

@@ -1,4 +1,4 @@
-"""Generators of pseudo traces: the paper's, a recurring variant and three baselines.
+"""Generators of pseudo traces: the paper's method, a variant and three baselines.
 
 - ``plausible`` (paper, "Transforming Traces into Epidemic Domain" and "Sampling Trace
   from the Epidemic Domain"; algorithm 2, PseudoLocGenerate): the true trace becomes a
@@ -7,8 +7,8 @@
   one.
 - ``recurring``: walks seldom return to a place on another day, while people do. Here
   each true region of the person has one pseudo region in the same domain, visited
-  whenever the true one is. It is drawn when the true region first occurs: among some
-  steps of the walk, one by the probability of all moves between it and the pseudo
+  whenever the true one is. It is drawn when the true region first occurs, from some
+  steps of the walk, weighted by the probability of all moves between it and the pseudo
   regions drawn before. While the domain has regions left, it is none of the person's
   true regions and no two true regions share one.
 - ``uniform``, ``aggregate``, ``walk`` (paper, "Evaluation of Privacy and Utility"):
@@ -57,7 +57,7 @@ _NOT_MET = -2
 _LEAST_CHANCE = 1e-30
 
 Domains = NDArray[np.int32]
-"""(regions,) the epidemic domain of each region, numbered from 0 without gaps."""
+"""Epidemic domain of each region, (regions,), numbered from 0 without gaps."""
 
 Generator = Callable[
     [Traces, MobilityModel, Floats, PseudoSettings, np.random.Generator, Progress],
@@ -65,8 +65,8 @@ Generator = Callable[
 ]
 """Interface of all generators; the third argument is the reported cases.
 
-A larger number of copies begins with the smaller one. Pseudo traces must be drawn once
-and stored: two draws for one person would have only the true places in common.
+With equal seeds, more copies extend fewer ones. Pseudo traces must be drawn once and
+stored: two draws for one person would have only the true places in common.
 """
 
 
@@ -75,14 +75,14 @@ class SampledTraces:
     """A generator that samples person by person with a compiled function."""
 
     fill: Callable[..., None]
-    """``fill_walks`` or ``fill_recurring``."""
+    """Compiled function, ``fill_walks`` or ``fill_recurring``."""
     option: int
-    """Last argument of ``fill``: whether walks have a memory, or the number of
-    candidates for a recurring place."""
+    """Last argument of ``fill``: 1 or 0 for walks with or without memory, or the number
+    of candidates for a recurring place."""
     by_domain: bool = False
-    """Whether places stay within the epidemic domain of the true one."""
+    """True to draw places from the epidemic domain of the true place."""
     by_visits: bool = True
-    """Whether places without a predecessor are drawn by visits; otherwise uniformly."""
+    """True to draw places without a predecessor by visits, False uniformly."""
 
     def __call__(
         self,
@@ -102,12 +102,11 @@ class SampledTraces:
                 raise DataError(
                     f"the mobility model has {ours} {name}, the traces have {theirs}"
                 )
-        domains = np.zeros(len(traces.regions), np.int32)
+        copies, count = settings.pseudo_copies, len(traces.regions)
+        domains = np.zeros(count, np.int32)
         if self.by_domain:
             domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
-        return self.within(
-            domains, traces, model, settings.pseudo_copies, rng, progress
-        )
+        return self.within(domains, traces, model, copies, rng, progress)
 
     def within(
         self,
@@ -202,7 +201,7 @@ def epidemic_domains(
 
 
 def features(regions: Regions, cases: Floats, gamma: float) -> Floats:
-    """Return points (regions, days + 2); minus their squared distance is sim."""
+    """Return points (regions, days + 2) with sim = minus their squared distance."""
     place = regions.centre_km
     known = np.isfinite(place[:, 0]) & np.isfinite(place[:, 1])
     middle = place[known].mean(axis=0) if known.any() else np.zeros(2)
@@ -212,7 +211,7 @@ def features(regions: Regions, cases: Floats, gamma: float) -> Floats:
 
 
 def _unit_spread(columns: Floats) -> Floats:
-    """Centre columns and scale rows to a mean square of 1, or 0 if all are equal."""
+    """Centre columns and scale to a mean squared row norm of 1; zeros if all equal."""
     around = columns - columns.mean(axis=0)
     spread = np.sqrt(np.mean((around * around).sum(axis=1)))
     return np.asarray(around / spread if spread > 0 else np.zeros(around.shape))
@@ -222,22 +221,22 @@ class Tables(NamedTuple):
     """Visits and moves of a mobility model, arranged for draws within a domain."""
 
     domain: NDArray[np.int32]
-    """(regions,) the domain of each region."""
+    """Domain of each region, (regions,)."""
     member: RegionIds
-    """(regions,) all regions, domain by domain."""
+    """Region ids sorted by domain, (regions,)."""
     begins: NDArray[np.int64]
-    """(domains + 1,) first position of each domain in ``member``."""
+    """First position of each domain in ``member``, (domains + 1,)."""
     visits: Floats
-    """(slots per day, regions) weight of each member if there is no predecessor."""
+    """Weight of each ``member`` without a predecessor, (slots per day, regions)."""
     running: Floats
-    """(slots per day, regions) their running total within the domain."""
+    """Cumulative sums of ``visits`` within each domain, (slots per day, regions)."""
     nearness: Floats
-    """(regions, domains) epsilon times the sum of max(1, d)^-2 over a domain."""
+    """Epsilon times the sum of max(1, d)^-2 over a domain, (regions, domains)."""
     moves: Transitions
 
 
 def make_tables(model: MobilityModel, domains: Domains, weight: Floats) -> Tables:
-    """Arrange ``weight`` (slots per day, regions) and the model's moves by domain."""
+    """Build sampling tables by domain; ``weight`` is (slots per day, regions)."""
     moves = model.transitions
     member = np.argsort(domains, kind="stable").astype(np.int32)
     begins = np.concatenate([[0], np.cumsum(np.bincount(domains))])
@@ -262,10 +261,10 @@ def fill_walks(
     seeds: NDArray[np.uint64],
     memory: int,
 ) -> None:
-    """Fill pseudo traces with walks through the domain of each slot.
+    """Fill pseudo traces with walks that stay in the domain of the true region.
 
     ``true`` (people, slots) are the traces of people ``first`` and following;
-    ``pseudo`` (copies, people, slots) is -1 and gets filled; ``seeds`` (copies,).
+    ``pseudo`` (copies, people, slots), -1 on input, is filled; ``seeds`` is (copies,).
     Over a gap of the true trace the walk pauses and then takes one step.
     Without ``memory`` (0) each place is drawn independently.
     """
@@ -349,11 +348,9 @@ def _choose_image(
     Candidates are steps of the walk. One is drawn by the probability of the moves
     between it and the pseudo regions chosen before (importance resampling).
     """
-    here = trace[slot]
+    here, domain = trace[slot], tables.domain[trace[slot]]
     for number in range(len(choice)):
-        choice[number] = _draw_next(
-            tables, slot, last, tables.domain[here], taken, state
-        )
+        choice[number] = _draw_next(tables, slot, last, domain, taken, state)
         if choice[number] == UNKNOWN:
             return UNKNOWN
     score = np.zeros(len(choice))
@@ -380,12 +377,11 @@ def _choose_image(
 
 @compiled
 def _log_move(tables: Tables, slot: int, here: int, there: int) -> float:
-    """Compute the log of the normalised move, at least log(1e-30)."""
+    """Compute the log probability of a move, at least log(1e-30)."""
     moves = tables.moves
     row = slot % len(tables.visits) * len(tables.domain) + here
-    value = moves.epsilon * distance_weight(
-        moves.point_km, moves.spherical, here, there
-    )
+    near = distance_weight(moves.point_km, moves.spherical, here, there)
+    value = moves.epsilon * near
     past = moves.first[row + 1]
     cell = find_move(moves.there, moves.first[row], past, there)
     if cell < past and moves.there[cell] == there:
@@ -401,8 +397,8 @@ def _draw_next(
 ) -> int:
     """Draw a free region of ``domain`` at ``slot`` by the moves from ``last``.
 
-    By the visits of the slot if there is no last region, or if no move leads from it
-    into the free part of the domain (only if epsilon is 0). -1 if no region is free.
+    Draws by the visits of the slot if there is no last region, or if no move leads from
+    it to a free region (only if epsilon is 0). Returns -1 if no region is free.
     Weighted draws use one pass: each item replaces the previous choice with the
     probability of its share of the total so far.
     """
@@ -426,9 +422,8 @@ def _draw_next(
     for spot in range(tables.begins[domain], tables.begins[domain + 1]):
         region = tables.member[spot]
         if bound > 0 and not taken[region]:
-            weight = moves.epsilon * distance_weight(
-                moves.point_km, moves.spherical, last, region
-            )
+            near = distance_weight(moves.point_km, moves.spherical, last, region)
+            weight = moves.epsilon * near
             spread += weight
             if uniform(state) * spread < weight:
                 far = region
@@ -445,8 +440,8 @@ def _draw_place(
 ) -> int:
     """Draw a free region of ``domain`` by its weight at ``slot``; -1 if none.
 
-    All free regions are equally likely if none has a weight. A few draws from all
-    regions are tried first; if none is free, the draw is among the free ones.
+    All free regions are equally likely if none has a weight. First tries a few draws
+    from all regions; if none of them is free, draws among the free ones.
     """
     low, past = tables.begins[domain], tables.begins[domain + 1]
     of_day = slot % len(tables.visits)

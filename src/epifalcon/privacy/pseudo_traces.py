@@ -1,7 +1,6 @@
 """The record of pseudo traces, and the settings that all generators share."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -25,8 +24,8 @@ class DomainSettings(Checked):
     gamma: NonNegative = 1.0
     """Weight of the location relative to the cases; 0 uses cases only."""
     least_regions: Count = 20
-    """Minimum regions per domain, unless there is only one domain. Knowing the
-    domains does not narrow a place to fewer regions than this."""
+    """Minimum number of regions per domain, unless there is only one domain. Knowing
+    the domains does not narrow a place to fewer regions than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +33,15 @@ class PseudoSettings(Checked):
     """Number of pseudo traces per person, and their generator."""
 
     method: Method = "plausible"
-    """The paper's walk on epidemic domains, the same with recurring places, or one
-    of the paper's three baselines."""
+    """Generator: the paper's walk on epidemic domains, its variant with recurring
+    places, or one of the paper's three baselines."""
     pseudo_copies: CountOrZero = 2
-    """Pseudo traces per person: the paper's n_p; 0 for none."""
+    """Number of pseudo traces per person, the paper's n_p; 0 for none."""
     people_share: PositiveShare = 1.0
     """Share of the people, sampled at random, to whose traces the mobility model is
     fitted."""
     domains: DomainSettings = field(default_factory=DomainSettings)
-    """The epidemic clustering, used by ``plausible`` and ``recurring``."""
+    """Clustering into epidemic domains, used by ``plausible`` and ``recurring``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,19 +54,19 @@ class PseudoSettings(Checked):
 
     @property
     def reads_cases(self) -> bool:
-        """Return True if pseudo places depend on the reported cases."""
+        """True if pseudo places depend on the reported cases."""
         return self.method in {"plausible", "recurring"}
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoTraces:
-    """True traces and pseudo traces.
+    """True traces of all people with their pseudo traces.
 
     ``pseudo`` (copies, slots, people) int32 has the layout of
     ``Traces.by_slot`` and is made read-only. In one slot the true region and all
     pseudo regions of a person differ, so nobody claims a place twice. -1 means that
-    the true region was not observed, or that no region was left (``missing``); the
-    copy then sends nothing.
+    the true region was not observed, or that a domain has no region left; the copy
+    then sends nothing.
     """
 
     true: Traces
@@ -93,19 +92,8 @@ class PseudoTraces:
         """Number of pseudo traces per person."""
         return len(self.pseudo)
 
-    @cached_property
-    def missing(self) -> int:
-        """Number of (copy, slot, person) without pseudo region but with a true one.
-
-        Not 0 only if a domain has no region left, in a city with fewer regions than
-        a person needs.
-        """
-        made = int(np.count_nonzero(self.pseudo != UNKNOWN))
-        seen = int(np.count_nonzero(self.true.by_slot != UNKNOWN))
-        return self.copies * seen - made
-
     def copy(self, number: int) -> Traces:
-        """Return one pseudo trace of everybody as ``Traces``, without a copy."""
+        """Return one pseudo trace of each person as ``Traces``, sharing memory."""
         if not 0 <= number < self.copies:
             raise DataError(f"copy {number} must lie between 0 and {self.copies - 1}")
         true = self.true

@@ -1,4 +1,4 @@
-"""The paper's perturbation mechanism: the uploads of a person for its places.
+"""The paper's perturbation mechanism: noised uploads for true and pseudo places.
 
 A person claims the places of the true trace and of the pseudo traces. For a true
 place the upload is the person's clipped row, for a pseudo place a zero row; noise
@@ -29,13 +29,13 @@ class Claims:
     """
 
     people: NDArray[np.int64]
-    """(people,) id of each person in the city, not in the cohort."""
+    """City-wide id of each person of the cohort, (people,)."""
     row: NDArray[np.int64]
-    """(uploads,) position of the uploader in ``people``."""
+    """Position of the uploader in ``people``, (uploads,)."""
     place: NDArray[np.int64]
-    """(uploads,) index of the (region, window)."""
+    """Index of the (region, window), (uploads,)."""
     true: Mask
-    """(uploads,) True for true places."""
+    """Mask of the true places, (uploads,)."""
 
     def __post_init__(self) -> None:
         same_length(row=self.row, place=self.place, true=self.true)
@@ -43,15 +43,14 @@ class Claims:
             # A copy, because torch warns about read-only memory maps.
             object.__setattr__(self, name, np.array(getattr(self, name), np.int64))
         object.__setattr__(self, "true", np.array(self.true, np.bool_))
-        if self.row.size and not 0 <= self.row.min() <= self.row.max() < len(
-            self.people
-        ):
-            raise DataError(f"row must lie between 0 and {len(self.people) - 1}")
-        if len(np.unique(self.people)) != len(self.people):
+        count = len(self.people)
+        if ((self.row < 0) | (self.row >= count)).any():
+            raise DataError(f"row must lie between 0 and {count - 1}")
+        if len(np.unique(self.people)) != count:
             raise DataError("people must not repeat")
 
     def noise_rows(self) -> NoiseRows:
-        """Return the noise row of each upload; raise if a place is claimed twice."""
+        """Return the noise keys of all uploads; raise if a place is claimed twice."""
         return NoiseRows(self.people[self.row], self.place)
 
 
@@ -78,9 +77,7 @@ def perturb(
         rows = clip_rows(rows, mechanism.clip)
     sent = rows[torch.from_numpy(claims.row)]
     sent[torch.from_numpy(~claims.true)] = 0
+    sigma, noise = mechanism.sigma, claims.noise_rows()
     if mechanism.one_value:
-        zero = torch.zeros_like(sent[:, :1])
-        sent += add_keyed(zero, mechanism.sigma, claims.noise_rows(), key)
-    else:
-        sent = add_keyed(sent, mechanism.sigma, claims.noise_rows(), key)
-    return sent
+        return sent + add_keyed(torch.zeros_like(sent[:, :1]), sigma, noise, key)
+    return add_keyed(sent, sigma, noise, key)

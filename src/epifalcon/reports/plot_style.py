@@ -27,14 +27,10 @@ DASHES: Final[tuple[Any, ...]] = (
 )
 MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
-FIGURE_TITLE: Final[dict[str, Any]] = {
-    "x": 0.01,
-    "ha": "left",
-    "fontweight": "bold",
-    "color": INK,
-}
+FIGURE_TITLE: Final = {"x": 0.01, "ha": "left", "fontweight": "bold", "color": INK}
 SMALL: Final = 10
 """Smallest font size in points; plots are small on phones."""
+TEXT: Final[dict[str, Any]] = {"color": INK, "fontsize": SMALL}
 _LETTERS_PER_INCH, _LEGEND_MARK = 12.0, 6
 _WIDE_INCHES = 8.0
 THOUSANDS: Final = FuncFormatter(lambda value, _: f"{value:,.0f}")

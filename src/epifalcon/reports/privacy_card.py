@@ -19,8 +19,7 @@ from epifalcon.reports.html_page import Page, Part, Text, table_sections
 from epifalcon.reports.tables import Table
 
 _NEIGHBOURS = {
-    "zero-out": "that a row was sent at all, compared with the zero row of a pseudo "
-    "place",
+    "zero-out": "that a row was sent at all, compared with a row of zeros",
     "replace": "which row it was, compared with any other row",
     "add-remove": "whether the person took part",
 }
@@ -80,9 +79,8 @@ class Guarantee:
     @property
     def unprotected(self) -> list[tuple[str, str]]:
         """Each channel without a bound, and the data sent through it."""
-        channels = [
-            (item["channel"], item["what"]) for item in self.spent["unprotected"]
-        ]
+        unprotected = self.spent["unprotected"]
+        channels = [(item["channel"], item["what"]) for item in unprotected]
         if self.is_private and self.trained:
             channels.append(("downloads", "the places requested are those claimed"))
         return channels
@@ -333,8 +331,7 @@ class PrivacyCard:
     @property
     def _other(self) -> OtherRelations:
         """Bounds for other neighbouring relations, infinite if there are none."""
-        unbounded = OtherRelations(test=math.inf, replace=math.inf)
-        return self.guarantee.other or unbounded
+        return self.guarantee.other or OtherRelations(test=math.inf, replace=math.inf)
 
     def sentence(self) -> str:
         """Return guarantee and strongest attack in sentences that may be quoted."""
@@ -366,6 +363,8 @@ class PrivacyCard:
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
         best, row = self.strongest, self.largest_bound
+        wrong = formats.percent(best.error if best else None, 1)
+        epsilon = formats.epsilon(self.guarantee.epsilon)
         shown, of = "-", "lower bound of epsilon by canaries"
         if row is not None:
             claimed, bound = _claim_and_bound(row)
@@ -377,16 +376,10 @@ class PrivacyCard:
             title=f"Privacy card: {self.method}, mode {self.guarantee.spent['mode']}",
             lead=self.sentence(),
             headline=[
-                (
-                    formats.epsilon(self.guarantee.epsilon),
-                    "epsilon claimed for a person",
-                ),
+                (epsilon, "epsilon claimed for a person"),
                 (formats.epsilon(self._other.test), "epsilon of a test's result"),
                 (shown, of),
-                (
-                    formats.percent(best.error if best else None, 1),
-                    "wrong guesses, strongest attack",
-                ),
+                (wrong, "wrong guesses, strongest attack"),
                 (str(len(self.guarantee.unprotected)), "channels without a bound"),
             ],
             sections=table_sections(self.tables()),
@@ -431,11 +424,8 @@ def _canary_table(releases: Sequence[AuditRow]) -> Table:
     rows = []
     for place, found in by_place.items():
         first = next(iter(found.values()))
-        verdict = [
-            f"{strength}: {word}"
-            for strength, one in found.items()
-            for word in one.findings
-        ]
+        words = [(name, word) for name, one in found.items() for word in one.findings]
+        verdict = "; ".join(f"{name}: {word}" for name, word in words)
         rows.append(
             [
                 *place,
@@ -444,17 +434,16 @@ def _canary_table(releases: Sequence[AuditRow]) -> Table:
                 *_claim_and_bound(found.get("run")),
                 *_claim_and_bound(found.get("test")),
                 formats.number(found["bare"].longest if "bare" in found else None),
-                "; ".join(verdict) or "consistent",
+                verdict or "consistent",
             ]
         )
     columns = ["channel", "seen as", "unit", "rounds", "claimed", "shown"]
     columns += ["test claimed", "test shown", "longest, clips", "verdict"]
-    return Table(
+    caption = (
         "Canaries: epsilon claimed for the given rounds of a channel, and lower bound "
-        "shown; with the noise of the run, and with that of a test",
-        columns,
-        rows,
+        "shown; with the noise of the run, and with that of a test"
     )
+    return Table(caption, columns, rows)
 
 
 def _claim_and_bound(row: AuditRow | None) -> tuple[str, str]:

@@ -5,6 +5,7 @@ study's result. A method has the same colour and dashes in all plots, by its nam
 the registry of methods or by its kind.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -90,7 +91,7 @@ class Point:
     label: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Panel:
     """One plot panel with lines by name."""
 
@@ -128,15 +129,12 @@ def points(
         value = row[y[0]].get(y[1]) if row["seeds"] else None
         if place is not None and value is not None and value["mean"] is not None:
             text = str(row["facts"][label]) if label else ""
-            point = Point(
-                float(place), value["mean"], *_clipped(value, share), *ends, text
-            )
+            middle = float(place), value["mean"]
+            point = Point(*middle, *_clipped(value, share), *ends, text)
             found.setdefault(row["title"], []).append(point)
-    if label:
-        return found
-    return {
-        name: sorted(listed, key=lambda one: one.x) for name, listed in found.items()
-    }
+    for listed in found.values() if not label else ():
+        listed.sort(key=lambda one: one.x)
+    return found
 
 
 def merge_equal(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
@@ -184,14 +182,12 @@ def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | 
     rows = [row for row in rows if row["seeds"]]
     if not rows:
         return None
-    titles = [row["title"] for row in rows]
-    names = [
-        row["title"]
-        if titles.count(row["title"]) == 1
-        else f"{row['title']}, {row['cell']}"
-        for row in rows
-    ]
-    names = [fill(name, _LABEL) for name in names]
+    titles = Counter(row["title"] for row in rows)
+    names = []
+    for row in rows:
+        several = titles[row["title"]] > 1
+        name = f"{row['title']}, {row['cell']}" if several else row["title"]
+        names.append(fill(name, _LABEL))
     down = sum(0.36 + 0.1 * name.count("\n") for name in names)
     size = (2.2 + 2.27 * len(metrics), 1.5 + down)
     figure, panels = _row_panels(names, len(metrics), size)
@@ -255,11 +251,8 @@ def epidemic_curve(
     for day, word in (marked or {}).items():
         for axes in (above, below):
             axes.axvline(day, color=theme.INK, lw=0.8, linestyle=":", zorder=0.5)
-        text_style = {"ha": "right", "color": theme.INK, "fontsize": theme.SMALL}
-        place = above.get_xaxis_transform()
-        above.text(
-            day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **text_style
-        )
+        note, place = f"day {day}:\n{word}", above.get_xaxis_transform()
+        above.text(day - 0.12, 0.4, note, ha="right", transform=place, **theme.TEXT)
     return figure
 
 
@@ -403,31 +396,20 @@ def precision_recall(
         axes.plot(line.recall, line.precision, **line.style)
     if prevalence is not None:
         axes.axhline(prevalence, color=theme.INK, linewidth=0.8, alpha=0.5)
-        text_style: dict[str, Any] = {
-            "va": "top",
-            "color": theme.INK,
-            "fontsize": theme.SMALL,
-        }
-        axes.text(0.06, prevalence - 0.008, "by chance", **text_style)
+        axes.text(0.06, prevalence - 0.008, "by chance", va="top", **theme.TEXT)
     if extinction_recall is not None:
         axes.axvline(extinction_recall, color=theme.INK, linewidth=0.9, linestyle=":")
-        axes.text(
-            extinction_recall - 0.008,
-            0.03,
-            f"recall {extinction_recall:.2f} ends the epidemic: DEP",
-            ha="right",
-            color=theme.INK,
-            fontsize=theme.SMALL,
-            transform=axes.get_xaxis_transform(),
-        )
+        x, place = extinction_recall - 0.008, axes.get_xaxis_transform()
+        note = f"recall {extinction_recall:.2f} ends the epidemic: DEP"
+        axes.text(x, 0.03, note, ha="right", transform=place, **theme.TEXT)
     top = max(float(np.max(line.precision)) for line in lines)
     axes.set(xlim=(0, 1), ylim=(0, min(1.02, 1.06 * top)))
     axes.set_xlabel("recall: share of the infected who are found")
     axes.set_ylabel("precision: infected among those called")
     axes.set_title(fill(title, 55), **theme.TITLE)
-    handles = theme.handles_by_label(axes)
+    handles = theme.handles_by_label(axes).items()
     # The entry for many methods comes last.
-    ordered = sorted(handles.items(), key=lambda one: one[0].endswith(_OTHERS))
+    ordered = sorted(handles, key=lambda one: one[0].endswith(_OTHERS))
     theme.legend_below(figure, dict(ordered), 2, "AUC and method")
     return figure
 
@@ -489,10 +471,8 @@ def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
     down = -(-len(diagrams) // columns)
     # A single panel needs space for the legend.
     side = 4 if columns == 1 else 3
-    figure = Figure(
-        figsize=(side * columns, (side + 0.2) * down + 0.5),
-        layout=ConstrainedLayoutEngine(h_pad=0.1),
-    )
+    size = (side * columns, (side + 0.2) * down + 0.5)
+    figure = Figure(size, layout=ConstrainedLayoutEngine(h_pad=0.1))
     panels = figure.subplots(down, columns, squeeze=False).ravel()
     handles: dict[str, Any] = {}
     for axes, diagram in zip(panels, diagrams, strict=False):
@@ -535,15 +515,9 @@ def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
         colour = theme.DARK_GREY if own is None else own[0]
         filling = "white" if row["kind"] == "ceiling" else None
         _dot(axes, place, gap, colour, filling=filling)
-        axes.annotate(
-            f"{gap['mean']:+.3f}",
-            (1.0, place),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="center",
-            fontsize=theme.SMALL,
-            color=theme.INK,
-        )
+        style = theme.TEXT | {"ha": "right", "va": "center"}
+        at_right, text = axes.get_yaxis_transform(), f"{gap['mean']:+.3f}"
+        axes.text(1.0, place, text, transform=at_right, **style)
     low, high = axes.get_xlim()
     # Space for the numbers at the right.
     axes.set_xlim(low, high + 0.3 * (high - low))
@@ -569,17 +543,10 @@ def _diagram(axes: Axes, diagram: Diagram) -> None:
     axes.set_title(fill(diagram.title, 24), fontsize=theme.SMALL, **theme.TITLE)
     if diagram.not_recalibrated is not None:
         note = fill(f"not recalibrated: {diagram.not_recalibrated}", 26)
-        text_style: dict[str, Any] = {
-            "va": "top",
-            "fontsize": theme.SMALL - 1,
-            "color": theme.INK,
-        }
-        axes.text(0.02, 0.98, note, transform=axes.transAxes, **text_style)
+        style = theme.TEXT | {"fontsize": theme.SMALL - 1, "va": "top"}
+        axes.text(0.02, 0.98, note, transform=axes.transAxes, **style)
 
 
 def _gap(row: Plain, reference: str) -> dict[str, Any] | None:
-    found = row["differences"].get(reference)
-    if found is None or found["auc"]["mean"] is None:
-        return None
-    gap: dict[str, Any] = found["auc"]
-    return gap
+    gap: dict[str, Any] | None = row["differences"].get(reference, {}).get("auc")
+    return None if gap is None or gap["mean"] is None else gap

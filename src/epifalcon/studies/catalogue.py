@@ -6,22 +6,16 @@ from typing import Any
 from epifalcon.errors import SettingsError
 from epifalcon.settings import unknown_name
 from epifalcon.studies.own import frontier, scale, worlds
-from epifalcon.studies.paper import (
-    ablation,
-    authors,
-    noise,
-    overall,
-    pseudo_tradeoff,
-    stages,
-)
+from epifalcon.studies.paper import ablation, authors, noise, overall, stages
+from epifalcon.studies.paper.pseudo_tradeoff import STUDY as PSEUDO_TRADEOFF
 from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
-from epifalcon.studies.study import SCALES, Study, StudyRequest, plan_study
+from epifalcon.studies.study import SCALES, Scale, Study, StudyRequest, plan_study
 
 _STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         *(overall.STUDY, overall.OMICRON_STUDY, stages.STUDY, noise.STUDY),
-        *(pseudo_tradeoff.STUDY, ablation.STUDY, TRACE_SHARE, LABEL_SHARE),
+        *(PSEUDO_TRADEOFF, ablation.STUDY, TRACE_SHARE, LABEL_SHARE),
         *(authors.STUDY, frontier.STUDY, worlds.STUDY, scale.STUDY),
     )
 }
@@ -41,25 +35,24 @@ def find_study(name: str) -> Study:
 
 def study_entries() -> list[dict[str, Any]]:
     """Return the entries of ``epifalcon study list --json``, scale_name per study."""
-    entries = []
-    for study in _STUDIES.values():
-        scales = {}
-        for scale_name in SCALES:
-            study_plan = plan_study(study, StudyRequest(scale=scale_name), Path())
-            scales[scale_name] = {
-                "seeds": len(study_plan.seeds),
-                "first_seed": study_plan.seeds[0],
-                "runs": study_plan.runs,
-                "cpu_hours": study.cpu_hours.get(scale_name),
-                "cells": {cell.label: list(cell.methods) for cell in study_plan.cells},
-            }
-        entries.append(
-            {
-                "name": study.name,
-                "title": study.title,
-                "what": study.what,
-                "paper": study.shows,
-                "scales": scales,
-            }
-        )
-    return entries
+    return [
+        {
+            "name": study.name,
+            "title": study.title,
+            "what": study.what,
+            "paper": study.shows,
+            "scales": {scale: _scale_entry(study, scale) for scale in SCALES},
+        }
+        for study in _STUDIES.values()
+    ]
+
+
+def _scale_entry(study: Study, scale: Scale) -> dict[str, Any]:
+    study_plan = plan_study(study, StudyRequest(scale=scale), Path())
+    return {
+        "seeds": len(study_plan.seeds),
+        "first_seed": study_plan.seeds[0],
+        "runs": study_plan.runs,
+        "cpu_hours": study.cpu_hours.get(scale),
+        "cells": {cell.label: list(cell.methods) for cell in study_plan.cells},
+    }

@@ -22,7 +22,6 @@ from epifalcon.studies.study import (
     Study,
     StudyPlan,
     StudyPlot,
-    named_plot,
 )
 from epifalcon.types import Plain
 
@@ -123,7 +122,7 @@ def curves_by_group(
 
 def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
     """Plot precision-recall curves and differences of each group."""
-    plots: dict[str, StudyPlot] = {}
+    plots = {}
     for number, (group, curves) in enumerate(result["curves"].items(), start=1):
         by_key = _by_key(result["rows"], group)
         rows = [{**row, "method": key} for key, row in by_key.items()]
@@ -138,8 +137,7 @@ def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
                 "mean and 95 % interval over paired seeds, not adjusted for multiple "
                 "comparisons (the verdicts in the tables are, by Holm's method)"
             )
-        plots |= named_plot(
-            f"precision-recall{ending}",
+        plots[f"precision-recall{ending}"] = StudyPlot(
             study_plots.precision_recall(
                 study_plots.method_lines(rows, curves),
                 f"{of_group}precision and recall on hidden people, {over}",
@@ -150,8 +148,8 @@ def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
             "line is the recall that would end the epidemic; the precision there is "
             "the disease extinction precision (DEP). Black is the ceiling, which is "
             "not a method.",
-        ) | named_plot(
-            f"differences{ending}",
+        )
+        plots[f"differences{ending}"] = StudyPlot(
             study_plots.differences(rows, f"{of_group}{over}"),
             f"{of_group}each method's AUC minus that of HGNN and of HBP; {intervals}. "
             "A hollow dot is the ceiling, which is not a method.",
@@ -173,9 +171,9 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         sums = curves["methods"][row["method"]]["reliability"]
         by_scaling = dict(zip(SCALINGS, sums, strict=True))
         diagrams.append(study_plots.Diagram(row["title"], by_scaling, row["left_raw"]))
-    return draw_comparison(result) | named_plot(
-        "reliability",
-        study_plots.reliability(diagrams),
+    caption = (
         "Infected share of hidden people against their predicted risk, raw and after "
-        "recalibration on masked people.",
+        "recalibration on masked people."
     )
+    plot = StudyPlot(study_plots.reliability(diagrams), caption)
+    return draw_comparison(result) | {"reliability": plot}

@@ -72,15 +72,14 @@ def federated_experiment(
 ) -> Experiment:
     """Load an experiment with exactly ``rounds`` rounds (or sweeps) if given."""
     chosen = entry(method)
-    modes = (
-        () if mode is None else (f"{chosen.privacy_table or 'privacy'}.mode={mode}",)
-    )
-    exact: tuple[str, ...] = ()
+    words = list(overrides)
+    if mode is not None:
+        words.insert(0, f"{chosen.privacy_table or 'privacy'}.mode={mode}")
     if rounds is not None and chosen.runs_in_sweeps:
-        exact = (f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}")
+        words += [f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}"]
     elif rounds is not None:
-        exact = (f"model.rounds={rounds}", f"stopping.patience={max(rounds, 1)}")
-    return Experiment.load(preset, [*modes, *overrides, *exact])
+        words += [f"model.rounds={rounds}", f"stopping.patience={max(rounds, 1)}"]
+    return Experiment.load(preset, words)
 
 
 def run_request_of(
@@ -112,8 +111,7 @@ def rehearse(
     sites = {f"site-{number:02d}": site for number, site in enumerate(parts, start=1)}
     over_sites = _federated(request, sites, folder, progress)
     in_process = _in_process(request, sites, folder, progress)
-    summary = over_sites.summary
-    later, in_process_later = over_sites.later_seconds, in_process.later_seconds
+    summary, in_process_later = over_sites.summary, in_process.later_seconds
     scores, in_process_scores = over_sites.scores, in_process.scores
     rounds = max(summary["rounds"], 1)
     hidden = epidemic.labels.hidden.open("the rehearsal's result")
@@ -131,7 +129,7 @@ def rehearse(
         "uploads": "rows" if request.rules.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
         "in_process_seconds_per_round": sum(in_process_later) / len(in_process_later),
-        "fastest_round_seconds": min(later),
+        "fastest_round_seconds": min(over_sites.later_seconds),
         "in_process_fastest_round_seconds": min(in_process_later),
         "bytes_per_round": (summary["bytes_sent"] + summary["bytes_received"]) / rounds,
         "site_share": summary["site_seconds"] / max(summary["call_seconds"], 1e-9),

@@ -100,14 +100,10 @@ def audit(
     settings, releases = run.settings, releases_of(run.traces.clock)
     copies = statistics.terms.copies
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, copies)
-    other = None
+    other, delta = None, ledger.budget.delta
     if plan.mode != "off":
-        other = OtherRelations.of(
-            ledger.releases,
-            settings.model,
-            plan.exchange_rules.exchanged,
-            ledger.budget.delta,
-        )
+        exchanged = plan.exchange_rules.exchanged
+        other = OtherRelations.of(ledger.releases, settings.model, exchanged, delta)
     # Canaries choose among the rounds that the run really had.
     model = replace(settings.model, rounds=max(1, statistics.rounds))
     unwatched = replace(settings, view=ViewSettings())
@@ -132,12 +128,11 @@ def attacks_on(
 ) -> tuple[Attack, ...]:
     """Evaluate all attacks without shadow runs: first on places, then on tests."""
     claims = upload_attacks.claims_of(statistics, run.traces.clock)
+    copies = statistics.terms.copies
     places = ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        parameters=learn_attacks(
-            run.experiment, statistics.terms.copies, run.seed, progress
-        ),
+        parameters=learn_attacks(run.experiment, copies, run.seed, progress),
         claimed=statistics.claimed,
     )
     true = true_claims(claims, people_of(run.traces, statistics.people))
@@ -302,22 +297,19 @@ class ClaimedPlaces:
         return MobilityProfile.of(self.model)
 
     def likely(self, statistics: UploadStatistics | None = None) -> Floats:
-        """Return (claims,) probabilities of claims by the best rehearsed attack."""
+        """Return (claims,) probabilities of being true, by the strongest attack."""
+        hints = None
         if self.parameters.by_sets:
-            slots = slots_of_set(self.claims)
-            hints = (
-                None
-                if statistics is None
-                else upload_attacks.by_sets(statistics, slots)
-            )
+            if statistics is not None:
+                hints = upload_attacks.by_sets(statistics, slots_of_set(self.claims))
             return self._by_sets(hints)
-        hints = None if statistics is None else upload_attacks.combined(statistics)
+        if statistics is not None:
+            hints = upload_attacks.combined(statistics)
         return combined(self.claims, self.profile, self.parameters.passes, hints)
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
-        return by_sets(
-            self.claims, self.profile, self.parameters.sets, hints, self.claimed
-        )
+        sets = self.parameters.sets
+        return by_sets(self.claims, self.profile, sets, hints, self.claimed)
 
     def attack_scores(
         self, statistics: UploadStatistics | None = None
@@ -343,10 +335,9 @@ class ClaimedPlaces:
             what = "usual visits of a place, compared with the people claiming it"
             attacks.insert(0, AttackScores("claimants", what, score))
         if statistics is not None:
-            by_places = (
-                "moves by sets" if self.parameters.by_sets else "moves and recurrence"
-            )
-            what, title = f"uploads, counts, {by_places}", "everything together"
+            by_sets = self.parameters.by_sets
+            best = "moves by sets" if by_sets else "moves and recurrence"
+            what, title = f"uploads, counts, {best}", "everything together"
             score = self.likely(statistics)
             attacks.append(AttackScores("everything", what, score, title=title))
         return attacks

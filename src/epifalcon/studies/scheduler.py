@@ -11,6 +11,7 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,10 @@ class StudyTask:
         """Return the job that a worker executes for this task."""
         folder = str(self.plan.run_folder(self.seed).resolve())
         sources = tuple(str(path.resolve()) for path in self.plan.sources)
-        function = "follow_up" if self.then else "measure"
+        name = "follow_up" if self.then else "measure"
+        function = f"epifalcon.studies.worker:{name}"
         arguments = (folder, self.method, self.then or sources)
-        return Job(
-            self.name, f"epifalcon.studies.worker:{function}", arguments, threads
-        )
+        return Job(self.name, function, arguments, threads)
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,8 @@ class StudyRun:
         """Return the result of a run's follow-up; None if the cell has none."""
         if cell.then is None:
             return None
-        result = StudyTask(
-            self.study_plan.plans[cell.label], seed, method, cell.then
-        ).result
+        plan = self.study_plan.plans[cell.label]
+        result = StudyTask(plan, seed, method, cell.then).result
         return None if isinstance(result, MethodResult) else result
 
     @property
@@ -172,8 +171,8 @@ def run_study(
 ) -> StudyRun:
     """Run all jobs without a stored result and return the results of the whole study.
 
-    With ``raise_errors``, errors of preparation are raised; without, they are failed
-    rows. ``KeyboardInterrupt`` terminates all workers and leaves finished results.
+    With ``raise_errors``, errors while preparing inputs are raised; otherwise they are
+    reported as failures. ``KeyboardInterrupt`` ends all workers; stored results remain.
     """
     plans = study_plan.comparisons
     runs = run_comparisons(plans, workers, progress, raise_errors=raise_errors)
@@ -243,7 +242,7 @@ def run_comparisons(
 
 
 class Simulations:
-    """Simulate the inputs of runs; cities and outbreaks are cached for other cells."""
+    """Simulator of run inputs, with a cache of cities and outbreaks."""
 
     def __init__(self) -> None:
         self._cities: dict[str, CityInputs] = {}
@@ -403,14 +402,9 @@ class Scheduler:
 
     def run(self, batches: Iterable[Sequence[Job]], progress: Progress) -> None:
         """Run all jobs; raise ``WriteError`` if a worker cannot write its result."""
-
-        def watch(running: Sequence[Worker]) -> None:
-            self.report(progress, running)
-
-        at_once = self._workers.at_once
-        for worker_exit in run_jobs(
-            batches, at_once, self.needed_mb, watch, self.priority
-        ):
+        watch, at_once = partial(self.report, progress), self._workers.at_once
+        ended = run_jobs(batches, at_once, self.needed_mb, watch, self.priority)
+        for worker_exit in ended:
             self.note(worker_exit)
 
     def batches(self) -> Iterator[list[Job]]:
@@ -461,10 +455,9 @@ class Scheduler:
         if worker_exit.code == WriteError.exit_code:
             raise WriteError(worker_exit.last_line)
         if isinstance(result, MethodFailure) and MethodFailure.load(task.place) is None:
+            reason, output = worker_exit.reason, worker_exit.output
             killed, source = worker_exit.code < 0, task.source_sha256
-            MethodFailure(
-                worker_exit.reason, worker_exit.output, source, killed=killed
-            ).save(task.place)
+            MethodFailure(reason, output, source, killed=killed).save(task.place)
 
     def _learn(self, task: StudyTask, result: MethodResult) -> None:
         peak = max(result.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
@@ -473,7 +466,7 @@ class Scheduler:
         self._seconds.setdefault(task.kind, result.seconds)
 
     def results(self, plan: Plan, failed: MethodFailure | None = None) -> Results:
-        """Return the results of ``plan``; all are ``failed`` if that is given."""
+        """Return results by method and seed; ``failed``, if given, replaces all."""
 
         def load(seed: int, method: str) -> MethodResult | MethodFailure:
             place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))

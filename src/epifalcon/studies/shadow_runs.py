@@ -151,15 +151,12 @@ def inferences(
         seed=run.seed,
     )
     inferred = membership.infer(shadow_runs.shadows, shadow_runs.infected)
+    without = "the same without the own test: what others' tests reveal"
     attacks = []
     for name, what, summary in (
         ("membership from risks", "whose test was used", inferred.membership),
         ("result from risks", "a tested person's result", inferred.result),
-        (
-            "result from others' risks",
-            "the same without the own test: what others' tests reveal",
-            inferred.result_without,
-        ),
+        ("result from others' risks", without, inferred.result_without),
     ):
         auc = summary.auc
         attack = ranking(name, what, Interval(auc.mean, auc.low, auc.high))

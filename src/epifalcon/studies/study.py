@@ -97,15 +97,9 @@ class Column:
 class StudyPlot:
     """A plot and its caption, which is also its alternative text."""
 
-    figure: "Figure"
+    figure: "Figure | None"
+    """None if there is nothing to draw; the plot is then omitted."""
     caption: str
-
-
-def named_plot(
-    name: str, figure: "Figure | None", caption: str
-) -> dict[str, StudyPlot]:
-    """Return ``{name: plot}``; empty if there is no figure."""
-    return {} if figure is None else {name: StudyPlot(figure, caption)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def require_free(out: Path, study_plan: StudyPlan) -> None:
 
 
 def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
-    """Refuse to replace a table of more seeds: at full size a seed takes hours."""
+    """Raise ``WriteError`` if the stored table in ``out`` has more seeds."""
     stored = 0
     # A damaged table needs no protection.
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -202,10 +202,11 @@ def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
         old.unlink()
     pictures = []
     for name, plot in study.draw(result).items():
-        path = folder / f"{name}.png"
-        plot_style.save(plot.figure, path)
-        wide = plot_style.is_wide(plot.figure)
-        pictures.append(Picture(path, plot.caption, wide=wide))
+        if plot.figure is not None:
+            path = folder / f"{name}.png"
+            plot_style.save(plot.figure, path)
+            wide = plot_style.is_wide(plot.figure)
+            pictures.append(Picture(path, plot.caption, wide=wide))
     return pictures
 
 
@@ -268,7 +269,7 @@ def _page(study_plan: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> 
 
 
 def _towns(study_plan: StudyPlan) -> Table:
-    """Return city, disease and tests of each group of settings."""
+    """Return a table of the distinct cities, diseases and test shares of the cells."""
     labels: dict[tuple[str, ...], list[str]] = {}
     for cell in study_plan.cells:
         one = study_plan.plans[cell.label].experiment

@@ -6,7 +6,7 @@ without ceilings.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from epifalcon import store
@@ -77,9 +77,8 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
 
 def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     by_seed = ran.results[cell.label][method]
-    done = {
-        seed: item for seed, item in by_seed.items() if isinstance(item, MethodResult)
-    }
+    runs = by_seed.items()
+    done = {seed: item for seed, item in runs if isinstance(item, MethodResult)}
     results = list(done.values())
     plan = ran.study_plan.plans[cell.label]
     after = {seed: ran.follow_up(cell, method, seed) for seed in done}
@@ -104,11 +103,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     ]
     apart = ("seed", *METRICS, *TRAINING)
     extra = dict.fromkeys(key for item in flat for key in item if key not in apart)
-    values = {name: _over(flat, name) for name in extra}
-    failed: dict[int, Any] = {**by_seed}
-    failed |= {
-        seed: item for seed, item in after.items() if isinstance(item, MethodFailure)
-    }
+    values = {name: _over(one.get(name) for one in flat) for name in extra}
     method_title = results[0].title if results else entry(method).title
     peaks = [item.peak_rss_mb for item in results if item.peak_rss_mb is not None]
     return {
@@ -120,7 +115,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
         "method_title": method_title,
         "kind": entry(method).kind,
         "protocol": protocol(ran.study_plan, cell, method),
-        "metrics": {name: _over(flat, name) for name in METRICS},
+        "metrics": {name: _over(one[name] for one in flat) for name in METRICS},
         "figures": values,
         "seconds": values["seconds"]["mean"] if values else None,
         "cpu_seconds": values["cpu_seconds"]["mean"] if values else None,
@@ -129,18 +124,16 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
         "differences": {},
         "recalibrated": {
             scaling: {
-                name: interval(
-                    over_seeds([item.recalibrated[scaling][name] for item in results])
-                )
+                name: _over(item.recalibrated[scaling][name] for item in results)
                 for name in CALIBRATED
             }
             for scaling in SCALINGS
         },
-        "masked": interval(over_seeds([item.masked for item in results]))["mean"],
+        "masked": _over(item.masked for item in results)["mean"],
         "left_raw": next((item.left_raw for item in results if item.left_raw), None),
         **_training(results),
         "seeds": list(done),
-        "failed": _failure_text(failed),
+        "failed": _failure_text({**by_seed, **after}),
         "then": cell.then,
         "by_seed": flat,
     }
@@ -160,7 +153,7 @@ def protocol(study_plan: StudyPlan, cell: Cell, method: str) -> str:
 
 
 def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
-    """Return number of rounds and true epsilon by unit, if the method reports them."""
+    """Return the number of rounds and the epsilon per unit, if reported."""
     try:
         meta = store.read_manifest(plan.place(seed, method) / PREDICTION)["meta"]
     except EpifalconError:
@@ -176,8 +169,12 @@ def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
     return values
 
 
-def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
-    return interval(over_seeds([one.get(name) for one in flat]))
+def _over(values: Iterable[float | None]) -> dict[str, float | None]:
+    return _interval(over_seeds(list(values)))
+
+
+def _interval(summary: Summary) -> dict[str, float | None]:
+    return {"mean": summary.mean, "low": summary.low, "high": summary.high}
 
 
 def _add_differences(study_plan: StudyPlan, rows: Sequence[dict[str, Any]]) -> None:
@@ -205,17 +202,16 @@ def _add_differences(study_plan: StudyPlan, rows: Sequence[dict[str, Any]]) -> N
 def _difference(study_plan: StudyPlan, row: Plain, other: Plain) -> dict[str, Any]:
     """Return paired differences of two rows on their common seeds, by metric."""
     theirs = {one["seed"]: one for one in other["by_seed"]}
-    seeds = [one["seed"] for one in row["by_seed"] if one["seed"] in theirs]
-    ours = {one["seed"]: one for one in row["by_seed"]}
+    ours = {one["seed"]: one for one in row["by_seed"] if one["seed"] in theirs}
     differences = {}
     for name in study_plan.study.metrics:
         pairs = paired(
-            [ours[seed][name] for seed in seeds],
-            [theirs[seed][name] for seed in seeds],
+            [one[name] for one in ours.values()],
+            [theirs[seed][name] for seed in ours],
             lower_wins=REGISTRY[name].lower_is_better,
         )
         differences[name] = {
-            **interval(pairs.difference),
+            **_interval(pairs.difference),
             "seeds": pairs.difference.count,
             "wins": pairs.wins,
             "losses": pairs.losses,
@@ -229,23 +225,18 @@ def _difference(study_plan: StudyPlan, row: Plain, other: Plain) -> dict[str, An
 
 def _leaks(study_plan: StudyPlan, rows: Sequence[Plain]) -> list[str]:
     """Return a note for each method significantly above the oracle of its cell."""
-    notes = []
-    for bound in (row for row in rows if entry(row["method"]).bounds_methods):
-        for row in rows:
-            honest = row["cell"] == bound["cell"] and row["protocol"] == "reported"
-            if (
-                not honest
-                or not row["by_seed"]
-                or "auc" not in study_plan.study.metrics
-            ):
-                continue
-            low = _difference(study_plan, row, bound)["auc"]["low"]
-            if low is not None and low > 0:
-                notes.append(
-                    f"{row['title']} is above the ceiling {bound['title']}: "
-                    "check for a leak of hidden labels"
-                )
-    return notes
+    if "auc" not in study_plan.study.metrics:
+        return []
+    bounds = [row for row in rows if entry(row["method"]).bounds_methods]
+    honest = [row for row in rows if row["protocol"] == "reported" and row["by_seed"]]
+    return [
+        f"{row['title']} is above the ceiling {bound['title']}: check for a leak of "
+        "hidden labels"
+        for bound in bounds
+        for row in honest
+        if row["cell"] == bound["cell"]
+        and (_difference(study_plan, row, bound)["auc"]["low"] or 0) > 0
+    ]
 
 
 def _failures(rows: Sequence[Plain]) -> list[str]:
@@ -281,11 +272,6 @@ def _limit_notes(rows: Sequence[Plain]) -> list[str]:
         if count
     )
     return [f"Still improving at the limit of training steps: {named}"] if named else []
-
-
-def interval(summary: Summary) -> dict[str, float | None]:
-    """Return mean and interval bounds as a plain dict."""
-    return {"mean": summary.mean, "low": summary.low, "high": summary.high}
 
 
 def _failure_text(by_seed: Mapping[int, Any]) -> str | None:

@@ -20,6 +20,8 @@ _COMPARED: Final = ("auc", "dep")
 """Metrics whose differences are in the tables; the CSV has all metrics."""
 _MOST_NAMED: Final = 4
 """Maximum number of rows named in a sentence."""
+_ENOUGH: Final = 5
+"""Minimum number of seeds for a conclusion."""
 _DIFFERENCE: Final = (*_ENDS, "seeds", "wins", "p", "p_holm")
 
 
@@ -51,9 +53,8 @@ def difference_tables(result: Plain) -> list[Table]:
 def terminal_tables(study: Study, result: Plain) -> list[Table]:
     """Return the tables of metrics for a terminal, with fewer columns."""
     few = tuple(one for one in study.columns if one.in_terminal)
-    metrics = study.metrics
-    if len(metrics) > len(TERMINAL_METRICS):
-        metrics = TERMINAL_METRICS
+    many = len(study.metrics) > len(TERMINAL_METRICS)
+    metrics = TERMINAL_METRICS if many else study.metrics
     return metric_tables(replace(study, columns=few, metrics=metrics), result)
 
 
@@ -131,26 +132,19 @@ def reference_title(name: str) -> str:
 
 def findings(result: Plain) -> list[str]:
     """Return sentences: best methods, significant differences, seeds, failures."""
-    groups = [
-        evaluated
-        for rows in _by_group(result)
-        if (
-            evaluated := [
-                row for row in rows if row["metrics"]["auc"]["mean"] is not None
-            ]
-        )
+    rows_with_auc = [
+        row for row in result["rows"] if row["metrics"]["auc"]["mean"] is not None
     ]
-    if not groups:
+    if not rows_with_auc:
         return []
+    groups = _by_group({"rows": rows_with_auc})
     sentences = []
     for rows in groups:
         of_group = [*_best(rows), *_differences(rows)]
         if of_group:
             group = f"{rows[0]['group']}: " if len(groups) > 1 else ""
             sentences.append(group + " ".join(of_group))
-    seeds = {
-        rows[0]["group"]: max(len(row["seeds"]) for row in rows) for rows in groups
-    }
+    seeds = {one[0]["group"]: max(len(row["seeds"]) for row in one) for one in groups}
     most = max(seeds.values())
     if most == 1:
         sentences.append(
@@ -158,7 +152,7 @@ def findings(result: Plain) -> list[str]:
             "conclusion about other outbreaks."
         )
     else:
-        few = " Draw no conclusion from fewer than five." if most < 5 else ""
+        few = " Draw no conclusion from fewer than five." if most < _ENOUGH else ""
         sentences.append(
             f"Intervals are over {most} cities, each with its outbreak.{few}"
         )
@@ -168,9 +162,8 @@ def findings(result: Plain) -> list[str]:
         if count < most
     ]
     if failed := sum(bool(row["failed"]) for row in result["rows"]):
-        sentences.append(
-            f"Runs of {plural(failed, 'row')} failed; see the table of costs."
-        )
+        rows_failed = plural(failed, "row")
+        sentences.append(f"Runs of {rows_failed} failed; see the table of costs.")
     return sentences
 
 
@@ -216,9 +209,11 @@ def _differences(rows: Sequence[Plain]) -> list[str]:
             f"{_full_name(rows, row)} {signed(gap['mean'])}" for gap, row in most
         )
         more = f" and {len(sure) - len(most)} more" if len(sure) > len(most) else ""
+        enough = max(len(row["seeds"]) for row in rows) >= _ENOUGH
+        seeds = "seeds" if enough else "seeds, too few for a conclusion"
         sentences.append(
-            f"On the same seeds, {len(sure)} of {len(gaps)} differ significantly from "
-            f"“{reference_title(name)}” in AUC"
+            f"On the same {seeds}, {len(sure)} of {len(gaps)} differ significantly "
+            f"from “{reference_title(name)}” in AUC"
             + (f": {listed}{more}." if sure else ".")
         )
     return sentences
@@ -271,14 +266,12 @@ def cost_table(result: Plain) -> Table:
 
 
 def _metric_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
-    """Return the table of metrics, values of the paper, and further columns."""
+    """Return a table of the metrics, the paper's values and the study's columns."""
     printed = {name for row in rows for name in row["published"] or {}}
     columns = [*_name_columns(rows), "protocol"]
     titles = {name: METRICS[name].title for name in study.metrics}
-    for name, title in {
-        **titles,
-        **{one.key: one.title for one in study.columns},
-    }.items():
+    titles |= {one.key: one.title for one in study.columns}
+    for name, title in titles.items():
         columns += [title, *(["paper's"] if name in printed else [])]
     table_rows = []
     for row in rows:
@@ -288,7 +281,8 @@ def _metric_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
             for name in study.metrics
         } | {column.key: _column_cell(row, column) for column in study.columns}
         for name, cell in shown.items():
-            cells += [cell, *([_printed(row, name)] if name in printed else [])]
+            paper = number((row["published"] or {}).get(name))
+            cells += [cell, *([paper] if name in printed else [])]
         table_rows.append(cells)
     return Table(_caption(result, rows), columns, table_rows)
 
@@ -363,10 +357,6 @@ def _column_cell(row: Plain, column: Column) -> str:
     if value["mean"] is None or low is None or high is None or low == high:
         return mean
     return f"{mean} ({formats.epsilon(max(low, 0.0))} to {formats.epsilon(high)})"
-
-
-def _printed(row: Plain, name: str) -> str:
-    return number((row["published"] or {}).get(name))
 
 
 def _caption(result: Plain, rows: Sequence[Plain]) -> str:

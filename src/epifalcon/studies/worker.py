@@ -71,9 +71,8 @@ def measure(
             load_file(source)
         measure_method(run, method, files, progress)
 
-    return _saving_failure(
-        run / METHODS / method, work, lambda: source_sha256(method, files)
-    )
+    place = run / METHODS / method
+    return _saving_failure(place, work, lambda: source_sha256(method, files))
 
 
 def follow_up(
@@ -172,12 +171,11 @@ def evaluated(inputs: RunInputs, outcome: Outcome) -> dict[str, Any]:
 
 def calibrated(ranked: metrics.RankingCurve) -> dict[str, float]:
     """Return the calibration metrics ``CALIBRATED`` of one set of risks."""
+    bins = metrics.MetricSettings().bins
     return {
         "brier": metrics.brier(ranked),
         "log_loss": metrics.log_loss(ranked),
-        "ece": metrics.calibration_error(
-            ranked, metrics.MetricSettings().bins, "width"
-        ),
+        "ece": metrics.calibration_error(ranked, bins, "width"),
     }
 
 
@@ -203,12 +201,11 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
     window = run.settings.model.window_slots
     claims = Candidates.of_pseudo(some, window)
     all_claims = np.bincount(Candidates.of_pseudo(pseudo, window).key)
+    learn = privacy_audit.learn_attacks
     places = privacy_audit.ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        parameters=privacy_audit.learn_attacks(
-            run.experiment, pseudo.copies, run.seed, progress
-        ),
+        parameters=learn(run.experiment, pseudo.copies, run.seed, progress),
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)

@@ -51,10 +51,8 @@ def test_without_a_promise_there_is_nothing_to_audit():
 
 
 def less_noise(monkeypatch, factor):
-    real = site_people.keyed_normals
-    monkeypatch.setattr(
-        site_people, "keyed_normals", lambda *given: factor * real(*given)
-    )
+    real, name = site_people.keyed_normals, "keyed_normals"
+    monkeypatch.setattr(site_people, name, lambda *given: factor * real(*given))
 
 
 def same_noise(monkeypatch):
@@ -123,9 +121,8 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
         return sent[device.data.first] if own else real(self, device)
 
     monkeypatch.setattr(RecordedRun, "sent", replayed)
-    flipped = replace(
-        recorded, known=town.flipped(recorded.known, recorded.known.person)
-    )
+    known = town.flipped(recorded.known, recorded.known.person)
+    flipped = replace(recorded, known=known)
     # The noise of a device is known once it has sent.
     monkeypatch.setattr(RecordedRun, "spread", lambda *_: spread_of(recorded))
     np.testing.assert_allclose(from_messages(flipped, people).likely, before)
@@ -136,7 +133,5 @@ def spread_of(recorded):
     device.begin(recorded.run)
     for received, options in recorded.broadcasts:
         device.sweep(received, options)
-    return np.full(
-        device.plan.clock.slots // device.plan.length * 21,
-        device.scale["infectious", 1],
-    )
+    cells = device.plan.clock.slots // device.plan.length * 21
+    return np.full(cells, device.scale["infectious", 1])

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,9 +27,7 @@ mu_of_a_test = test_mu
 del test_mu
 
 SLOTS = Releases(visit=1, day=12, person=168)
-CASES = [
-    (kind, path) for kind in ("embedding", "status") for path in ("local", "exchanged")
-]
+CASES = list(product(("embedding", "status"), ("local", "exchanged")))
 
 
 def sent(status, model, plan, rounds):
@@ -75,12 +74,9 @@ def test_a_test_enters_what_it_is_said_to_enter_and_nothing_else(kind, path, oth
     could, did = set(), set()
     for (channel, number), value in one.items():
         when = enters(channel, number, model, plan.exchange_rules.exchanged)
-        expected = {
-            "always": True,
-            "never": False,
-            "shown": shown.get(number),
-            "target": not shown.get(number),
-        }[when]
+        own = shown.get(number)
+        expected = {"always": True, "never": False, "shown": own, "target": not own}
+        expected = expected[when]
         changed = not torch.equal(value, two[channel, number])
         assert expected or not changed, (channel, number, when)
         could |= {channel} if expected else set()
@@ -114,9 +110,8 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     model = FalconSettings(rounds=30)
     plan, ledger = ledger_of(model, PrivacySettings(mode="local"), 30)
     found = OtherRelations.of(ledger.releases, model, plan.exchange_rules.exchanged)
-    assert found.test == pytest.approx(
-        epsilon_of(mu * math.sqrt(4 * (0.3 * 29 / 30 + 0.3)))
-    )
+    wanted = epsilon_of(mu * math.sqrt(4 * (0.3 * 29 / 30 + 0.3)))
+    assert found.test == pytest.approx(wanted)
 
 
 def test_without_noise_there_is_no_promise():

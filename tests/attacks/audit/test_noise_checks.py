@@ -76,9 +76,8 @@ def test_noise_of_another_channel_is_found_anywhere():
 def test_the_worst_of_several_parts_is_told_with_their_names():
     parts = ("a", "b", "c")
     noise = [fresh(0), fresh(1) * 0.7, fresh(2) * 0.5]
-    found = [
-        check_noise(one, 0.3, name) for one, name in zip(noise, parts, strict=True)
-    ]
+    pairs = zip(noise, parts, strict=True)
+    found = [check_noise(one, 0.3, name) for one, name in pairs]
     whole = worst(found, parts)
     assert whole.parts == ("b", "c")
     assert (whole.sigma, whole.shortfall) == (found[2].sigma, found[2].shortfall)

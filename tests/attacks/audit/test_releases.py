@@ -24,9 +24,8 @@ from epifalcon.privacy.gaussian import NoiseKey, NoiseRows
 from tests.attacks.audit.plans import MODEL, paper, plan_of
 
 LOCAL = plan_of(mode="local")
-QUICK = AuditSettings(
-    canaries=1600, canary_people=160, rounds=2, test_epsilon=4.0, strengths=("test",)
-)
+FEW = {"canaries": 1600, "canary_people": 160, "rounds": 2}
+QUICK = AuditSettings(**FEW, test_epsilon=4.0, strengths=("test",))
 UPLOADS = {"counts", "upload/0", "scoring/0", "gradient"}
 FAST_ROWS = {"upload/0 fast", "scoring/0 fast"}
 FAST = {*FAST_ROWS, "gradient fast"}
@@ -35,9 +34,8 @@ ROWS = {"upload/0", "scoring/0"}
 
 def audit(plan=LOCAL, seed=1, settings=QUICK):
     rows = audit_releases(plan, MODEL, seed, settings)
-    return {
-        row.channel + (" fast" if row.way == "fast engine" else ""): row for row in rows
-    }
+    suffix = {"each upload": "", "fast engine": " fast"}
+    return {row.channel + suffix[row.way]: row for row in rows}
 
 
 def failed(rows):
@@ -120,11 +118,11 @@ def test_halved_noise_is_found(monkeypatch):
     for module in (uploads, client):
         monkeypatch.setattr(module, "add_keyed", half)
     monkeypatch.setattr(dpsgd, "normals", lambda *given: drawn(*given) / 2)
-    monkeypatch.setattr(
-        vectorised,
-        "PassNoise",
-        lambda group, person, key: noise(group / 2, person / 2, key),
-    )
+
+    def half_noise(group, person, key):
+        return noise(group / 2, person / 2, key)
+
+    monkeypatch.setattr(vectorised, "PassNoise", half_noise)
     rows = audit()
     # Of gradients the guesses are too few: the blanks show it.
     assert beyond(rows) >= {"counts", *ROWS, *FAST_ROWS}
@@ -157,10 +155,8 @@ def test_a_first_round_without_noise_is_found(monkeypatch):
 
 
 def test_a_round_without_receipt_is_found(monkeypatch):
-    real = PrivacyPlan.round_receipts
-    monkeypatch.setattr(
-        PrivacyPlan, "round_receipts", lambda self, n: real(self, n) if n else ()
-    )
+    real, name = PrivacyPlan.round_receipts, "round_receipts"
+    monkeypatch.setattr(PrivacyPlan, name, lambda self, n: real(self, n) if n else ())
     rows = audit()
     assert failed(rows) == {"upload/0", "upload/0 fast", "gradient", "gradient fast"}
     assert rows["upload/0"].without_receipt == 1

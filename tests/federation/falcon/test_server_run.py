@@ -18,6 +18,7 @@ from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
+from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.local_sites import Loopback, sites_oracle
 from tests.studies import town
@@ -41,14 +42,7 @@ class Transport(Loopback):
         self.start()
 
     def start(self):
-        """New processes: nothing is remembered that is not on disk."""
-        self.reset()
-        for one in self.running.values():
-            one.close()
-        self.running = {
-            name: SiteRun(SiteFiles(self.folder / name), self.run, name)
-            for name in NAMES
-        }
+        self.restart(SiteRun, self.folder, self.run, NAMES)
 
 
 def lay_out(folder):
@@ -119,9 +113,8 @@ def require_receipts(folder, expected, kind):
         found = ledger_at(folder / place).releases
         assert expected == tuple(one for one in found if one in expected)
         clear = {one.terms.channel for one in found if one not in expected}
-        assert clear == {"mobility model", "uploads"} | (
-            cases if kind == "paper" else set()
-        )
+        assert clear - cases == {"mobility model", "uploads"}
+        assert clear & cases == (cases if kind == "paper" else set())
 
 
 @pytest.mark.parametrize("kind", ["off", "clips"])
@@ -132,26 +125,20 @@ def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, pre
     wanted = replace(wanted, settings=replace(wanted.settings, model=model))
     run, _ = run_of(folder, wanted)
     summary = run.run()
-    task = training.TrainingTask(
-        town.traces(), town.known(), wanted.settings, wanted.seed
-    )
-    alone = training.fit(task)
+    alone = training.fit(replace(town.task(wanted.settings), seed=wanted.seed))
     found = np.concatenate([run.scores[name] for name in NAMES])
     assert np.abs(found - alone.probability).max() < 1e-6
     assert summary["best_round"] == alone.best_round
     assert summary["rounds"] == alone.checks[-1].round
     assert summary["validation_auc"] == pytest.approx(alone.validation_auc)
-    assert [check["round"] for check in summary["looks"]] == [
-        check.round for check in alone.checks
-    ]
+    checked = [check["round"] for check in summary["looks"]]
+    assert checked == [check.round for check in alone.checks]
 
 
-def require_resumed(transport, wanted, whole, expected, checkpoint_every):
+def require_resumed(transport, wanted, whole, expected, **options):
     """Resume a broken run with restarted sites: it ends like the ``whole`` one."""
     transport.start()
-    again, _ = run_of(
-        transport.folder, wanted, transport=transport, checkpoint_every=checkpoint_every
-    )
+    again, _ = run_of(transport.folder, wanted, transport=transport, **options)
     found = again.run()
     for name in ("rounds", "best_round", "validation_auc", "looks", "epsilon", "sites"):
         assert found[name] == expected[name]
@@ -306,11 +293,8 @@ def test_two_servers_or_two_sites_on_one_run_are_refused(folder):
 
 
 def gap(parameters, engine):
-    mine = engine.state().tensors
-    return max(
-        float((one - mine[f"parameter/{name}"]).abs().max())
-        for name, one in parameters.items()
-    )
+    mine = tensors_under(engine.state().tensors, "parameter/")
+    return max(float((one - mine[n]).abs().max()) for n, one in parameters.items())
 
 
 def ledger_at(place):

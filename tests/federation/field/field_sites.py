@@ -18,7 +18,7 @@ from epifalcon.federation.field.site_runs import (
     FieldSitesRun,
 )
 from epifalcon.federation.network.site_calls import RunOptions
-from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
+from epifalcon.federation.network.site_files import SITE_FILE
 from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import SiteRules
@@ -28,14 +28,11 @@ from tests.methods.test_hbp import town_scene
 from tests.studies import town
 
 SEED = 3
-QUICK = FieldSettings(
-    sweeps=3, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=2)
-)
+REGION = TransmissionSettings(from_sweep=2, choosing_sweeps=2)
+QUICK = FieldSettings(sweeps=3, folds=2, region=REGION)
 PLAIN = replace(QUICK, region=replace(QUICK.region, transmission="fixed"), folds=2)
-PRIVATE = {
-    mode: FieldPrivacySettings(mode=mode, epsilon=20.0, sweeps=2)
-    for mode in ("sums", "local")
-}
+SUMS = FieldPrivacySettings(mode="sums", epsilon=20.0, sweeps=2)
+PRIVATE = {"sums": SUMS, "local": replace(SUMS, mode="local")}
 
 
 def task_of(field=PLAIN, **privacy):
@@ -53,9 +50,8 @@ def run_locally(task, sites_data):
     """The same in one process: everybody's risk, and what the server found."""
     noise = RunSeeds(SEED).noise
     count = sum(data.traces.people for data in sites_data)
-    people = LocalSites(
-        [FieldSite(data, task, SEED, noise, count) for data in sites_data]
-    )
+    sites = [FieldSite(data, task, SEED, noise, count) for data in sites_data]
+    people = LocalSites(sites)
     found = InferenceSchedule(people, task, count, sites_data[0].traces.clock).run()
     return people.risk, found
 
@@ -75,14 +71,7 @@ class Sites(Loopback):
         self.start()
 
     def start(self):
-        """New processes: nothing is remembered that is not on disk."""
-        self.reset()
-        for one in self.running.values():
-            one.close()
-        self.running = {
-            name: FieldSiteRun(SiteFiles(self.folder / name), "one", name)
-            for name in self.names
-        }
+        self.restart(FieldSiteRun, self.folder, "one", self.names)
 
     def run(self, run_request, scores=True):
         place = self.folder / "server" / "one"

@@ -28,9 +28,8 @@ def test_regions_are_shrunk_as_plain_loops_do(seed, noise):
     total = np.sqrt(0.1 * crowd) * rng.standard_normal(30)
     total = (total + sigma * rng.standard_normal(30)) * (sigma > 0)
     found = estimate_excess(NoisySums(total[None], sigma[None]), crowd, ONE)
-    wanted = oracle.excess(
-        total, sigma, crowd, denoising._SPREADS, denoising._CITY_APART
-    )
+    priors = denoising._SPREADS, denoising._CITY_APART
+    wanted = oracle.excess(total, sigma, crowd, *priors)
     np.testing.assert_allclose(found[0], wanted, rtol=1e-9, atol=1e-12)
 
 

@@ -28,19 +28,15 @@ def risks(task, sites):
     return run_locally(task, split_sites(town.traces(), town.known(), sites))
 
 
-@pytest.mark.parametrize(
-    "field", [QUICK, replace(PLAIN, folds=0)], ids=["auto", "fixed"]
-)
+@pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0)])
 def test_any_split_into_sites_gives_the_same_risks(field):
     task = task_of(field)
     whole, found = risks(task, 1)
     for sites in (3, 17):
         risk, result = risks(task, sites)
         np.testing.assert_allclose(risk, whole, 0, 1e-6)
-        assert (result.transmission, result.transmission_of_folds) == (
-            found.transmission,
-            found.transmission_of_folds,
-        )
+        assert result.transmission == found.transmission
+        assert result.transmission_of_folds == found.transmission_of_folds
 
 
 @pytest.mark.parametrize("mode", ["off", "sums", "local"])
@@ -81,13 +77,10 @@ def test_each_site_s_sums_carry_the_whole_noise_and_each_site_s_another(cells):
 
 def test_everybody_adds_noise_to_the_count_of_tests():
     """Else whoever adds noise was tested."""
-    task, none = task_of(privacy=PRIVATE["local"]), town.known().of_people
-    sites_data = split_sites(
-        town.traces(), none(np.zeros(town.traces().people, bool)), 1
-    )
-    noises = [
-        FieldSite(sites_data[0], task, 3, key).count().tests[0] for key in range(30)
-    ]
+    task, traces = task_of(privacy=PRIVATE["local"]), town.traces()
+    none = town.known().of_people(np.zeros(traces.people, bool))
+    (data,) = split_sites(traces, none, 1)
+    noises = [FieldSite(data, task, 3, key).count().tests[0] for key in range(30)]
     sigma = FieldPlan(PRIVATE["local"], town.traces().clock).sigma("tests")
     spread = sigma * np.sqrt(town.traces().people)
     assert np.std(noises) == pytest.approx(spread, rel=0.35)

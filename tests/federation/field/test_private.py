@@ -62,9 +62,8 @@ class Private:
         self.site = site_of(settings, known=known)
         people = LocalSites([self.site], ledger)
         traces = self.site.data.traces
-        self.schedule = InferenceSchedule(
-            people, self.site.task, traces.people, traces.clock
-        )
+        task, clock = self.site.task, traces.clock
+        self.schedule = InferenceSchedule(people, task, traces.people, clock)
         people.begin(FieldRun())
         counts = self.schedule._private
         self.exchange = DenoisingExchange(people, counts, self.site.rates)
@@ -82,9 +81,8 @@ class Private:
 @CELLS
 @UNITS
 def test_all_that_leaves_costs_the_budget(mode, cells, unit):
-    settings = private_settings(
-        mode=mode, cells=cells, unit=unit, epsilon=3.0, sweeps=3
-    )
+    where = {"mode": mode, "cells": cells, "unit": unit}
+    settings = private_settings(**where, epsilon=3.0, sweeps=3)
     ledger = Ledger(FieldPlan(settings, town.traces().clock).budget)
     private = Private(settings, ledger=ledger)
     for _ in range(3):
@@ -119,9 +117,7 @@ def sent_by(traces, known, settings):
     site.cohort.sweep(received, options)
     profile = ExpectedProfile.of(received, site.rates, traces.clock, options.bound)
     cuts = presence_clipping(site.plan), excess_clipping(site.plan, profile, 1)
-    return [
-        send(site.cohort, clipping).total[:, 1:] / clipping.reach for clipping in cuts
-    ]
+    return [send(site.cohort, cut).total[:, 1:] / cut.reach for cut in cuts]
 
 
 @CELLS
@@ -142,9 +138,8 @@ def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
         for name, listed in parts.items():
             for slots in listed:
                 less = sent_by(without(traces, slots, 0), tests, settings)
-                for channel, one, other in zip(
-                    (PRESENCE, INFECTIOUS), whole, less, strict=True
-                ):
+                channels = PRESENCE, INFECTIOUS
+                for channel, one, other in zip(channels, whole, less, strict=True):
                     receipt = plan.receipt(channel, 1)
                     most = math.sqrt(receipt.terms.releases.of(name))
                     moved = np.linalg.norm(one - other)
@@ -232,12 +227,8 @@ def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
     cell = np.arange(clock.slots) // length
     more = np.stack([more[cell == one].sum(axis=0) for one in cell])
     size = np.array([profile.excess[cell == one].sum() for one in cell])
-    noised = {
-        epsilon: Private(
-            private_settings(cells=cells, epsilon=epsilon, sweeps=1, bound=2.0)
-        )
-        for epsilon in (1e9, 0.05)
-    }
+    given = {"cells": cells, "sweeps": 1, "bound": 2.0}
+    noised = {e: Private(private_settings(**given, epsilon=e)) for e in (1e9, 0.05)}
     others = noised[1e9].others
     share = (profile.excess / size)[:, None] / np.maximum(others, 0.5)
     wanted = np.clip(usual + share * more, 1e-5, 1)[:, 1:]
@@ -265,19 +256,11 @@ def test_more_exchanges_are_read_together(mode):
     np.testing.assert_allclose(pooled.sigma, first.sigma / math.sqrt(1.5))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"mode": "paper"},
-        {"epsilon": 0.0},
-        {"delta": 1.0},
-        {"cells": "week"},
-        {"bound": 0.0},
-        {"places": 0},
-        {"sweeps": 0},
-        {"presence_share": 1.0},
-    ],
-)
-def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        FieldPrivacySettings(**wrong)
+WRONG = {"mode": "paper", "epsilon": 0.0, "delta": 1.0, "cells": "week"}
+WRONG |= {"bound": 0.0, "places": 0, "sweeps": 0, "presence_share": 1.0}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_are_refused(name):
+    with pytest.raises(SettingsError, match=name):
+        FieldPrivacySettings(**{name: WRONG[name]})

@@ -95,10 +95,8 @@ def test_sums_do_not_depend_on_the_division_of_people(places):
         for cohort in cohorts:
             here = cohort.state.regions
             cohort.state.infectious[:] = np.sin(1 + here.sum(axis=0) % 7) ** 2
-        slots = town.traces().slots
-        clipping = ClippingRule(
-            np.full(slots, 0.1), 0.03, 0.0, slots, 0.04, 0.5, places, 1.0
-        )
+        slots, base = town.traces().slots, np.full(town.traces().slots, 0.1)
+        clipping = ClippingRule(base, 0.03, 0.0, slots, 0.04, 0.5, places, 1.0)
         sent = [send(cohort, clipping) for cohort in cohorts]
         found.append([sum(one.total for one in sent), sum(one.senders for one in sent)])
     assert found[0][0].any()

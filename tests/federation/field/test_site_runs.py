@@ -50,9 +50,8 @@ def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tm
         np.testing.assert_allclose(received[name].numpy(), one, 0, 1e-6)
     own = [tmp_path / name / "runs" / "one" for name in sites.names]
     assert all((place / RISKS).exists() for place in own)
-    ledgers = [
-        Ledger.open(place / LEDGER) for place in (tmp_path / "server" / "one", *own)
-    ]
+    places = tmp_path / "server" / "one", *own
+    ledgers = [Ledger.open(place / LEDGER) for place in places]
     assert all(one.releases == ledgers[0].releases for one in ledgers)
     spent = ledgers[0].spent()
     if mode == "off":
@@ -74,9 +73,8 @@ def test_a_run_that_lost_its_sites_is_begun_again_to_the_same_risks(mode, tmp_pa
     sites.start()
     run = sites.run(run_request)
     assert run.run()["finished"]
-    np.testing.assert_allclose(
-        sites.risks(run), run_locally(TASKS[mode], sites.sites_data)[0], 0, 1e-6
-    )
+    alone, _ = run_locally(TASKS[mode], sites.sites_data)
+    np.testing.assert_allclose(sites.risks(run), alone, 0, 1e-6)
     ledger = Ledger.open(tmp_path / "site-0" / "runs" / "one" / LEDGER)
     assert len(set(ledger.releases)) == len(ledger.releases)
 
@@ -168,25 +166,18 @@ def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
     sites = Sites(tmp_path, policy="validation = false\n")
     summary = sites.run(request_of(TASKS["off"])).run()
     assert summary["law"] == "global"
-    losses = [
-        unpack(answer).values["people"]
-        for _, answer in sites.answers
-        if unpack(answer).header.phase == "losses"
-    ]
-    assert losses
-    assert set(losses) == {0}
+    found = [unpack(answer) for _, answer in sites.answers]
+    losses = [one for one in found if one.header.phase == "losses"]
+    assert {one.values["people"] for one in losses} == {0}
 
 
 def changed(tensors=None, **received):
     def made(packet):
-        news = {**packet.tensors}
+        news, values = {**packet.tensors}, {**packet.values}
         for name, change in (tensors or {}).items():
             news[name] = change(news[name].clone())
-        given = packet.values
-        values = {
-            **given,
-            **{n: f(given) if callable(f) else f for n, f in received.items()},
-        }
+        for name, one in received.items():
+            values[name] = one(packet.values) if callable(one) else one
         return pack(Packet(packet.header, news, values))
 
     return made
@@ -292,10 +283,8 @@ def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
     sites = Sites(tmp_path, count=1)
     site = sites.running["site-0"]
     for phase in ("count", "sweep", "end", "losses", "finish", "validate"):
-        answer = unpack(
-            site.answer(pack(Packet(MessageHeader("one", "site-0", 0, phase))))
-        )
-        assert "error" in answer.values
+        call = pack(Packet(MessageHeader("one", "site-0", 0, phase)))
+        assert "error" in unpack(site.answer(call)).values
     hello = replace(request_of().hello, method="falcon")
     call = pack(hello.encode(MessageHeader("one", "site-0", 0, "hello")))
     assert "error" in unpack(site.answer(call)).values

@@ -58,9 +58,8 @@ def of_days(begin, end):
 def known_until(day):
     known = world()[2]
     chosen = known.slot < day * PER_DAY
-    return TestResults(
-        known.people, known.person[chosen], known.positive[chosen], known.slot[chosen]
-    )
+    listed = (one[chosen] for one in (known.person, known.positive, known.slot))
+    return TestResults(known.people, *listed)
 
 
 def batch(days, sweeps=15, transmission="fixed", errors=RIGHT):
@@ -79,10 +78,9 @@ def batch(days, sweeps=15, transmission="fixed", errors=RIGHT):
 
 def window_of(days, length, transmission="fixed"):
     people, field, transmission = batch(days, transmission=transmission)
-    window = WindowSettings(days=length)
-    return FieldWindow.of_run(
-        people, known_until(days), field, FieldSettings(), window, transmission
-    )
+    settings = FieldSettings(), WindowSettings(days=length)
+    known = known_until(days)
+    return FieldWindow.of_run(people, known, field, *settings, transmission)
 
 
 def new_day(window, day):
@@ -91,12 +89,8 @@ def new_day(window, day):
     slots = slice(day * PER_DAY, (day + 1) * PER_DAY)
     chosen = (known.slot >= slots.start) & (known.slot < slots.stop)
     slot = known.slot[chosen] - (window.first_day - 1) * PER_DAY
-    return NewDay(
-        traces.by_slot[slots].copy(),
-        known.person[chosen],
-        known.positive[chosen],
-        slot.astype(np.int32),
-    )
+    tests = known.person[chosen], known.positive[chosen], slot.astype(np.int32)
+    return NewDay(traces.by_slot[slots].copy(), *tests)
 
 
 def day_tests(person, positive, slot):
@@ -128,9 +122,8 @@ def test_a_window_ends_where_the_batch_does_or_near_it(length):
     flat = np.abs(wanted - wanted.mean()).mean()
     growing = length == DAYS
     assert np.abs(risk - wanted).mean() < (1e-3 if growing else 0.5 * flat)
-    assert np.abs(now.without_tests - wanted_now.without_tests).mean() < (
-        1e-3 if growing else 0.02
-    )
+    away = np.abs(now.without_tests - wanted_now.without_tests).mean()
+    assert away < (1e-3 if growing else 0.02)
     if growing:
         assert np.abs(now.tested - wanted_now.tested).mean() < 1e-3
 
@@ -141,10 +134,8 @@ def test_what_is_dropped_stays_with_each_person(errors):
     people, field, transmission = batch(9, errors=errors)
     whole = np.abs(people.infections(field.messages()).risk - people.risk)
     assert whole.max() < 1e-6
-    known, short = known_until(9), WindowSettings(days=3)
-    window = FieldWindow.of_run(
-        people, known, field, FieldSettings(), short, transmission
-    )
+    known, short = known_until(9), (FieldSettings(), WindowSettings(days=3))
+    window = FieldWindow.of_run(people, known, field, *short, transmission)
     assert (window.first_day, window.last_day) == (7, 9)
     risk, now = window.risks()
     np.testing.assert_allclose(risk, people.risk, 0, 1e-5)
@@ -206,10 +197,7 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
     [
         ({"by_slot": np.zeros((3, 160), np.int32)}, "expected \\(4 slots, people\\)"),
         ({"by_slot": np.zeros((4, 159), np.int32)}, "a day of 159 people"),
-        (
-            day_tests([0], [True], [24]),
-            "a test in slot 24, after the day's last slot 23",
-        ),
+        (day_tests([0], [True], [24]), "slot 24, after the day's last slot 23"),
     ],
 )
 def test_a_day_that_does_not_fit_is_refused(change, message):

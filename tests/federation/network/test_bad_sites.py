@@ -24,10 +24,8 @@ from tests.federation.local_sites import Loopback, with_header, with_values
 from tests.studies import town
 
 ANY = "every answer"
-TENSORS = frozenset(
-    {"count", "states", "presence", "begin", "reply", "validate", "finish"}
-)
-COUNTS = frozenset({"count", "presence"})
+COUNTS = {"count", "presence"}
+TENSORS = {*COUNTS, "states", "begin", "reply", "validate", "finish"}
 PHASES = {
     "off": ("hello", "count", "states", "prepare", "presence", "totals", "begin"),
     "rows": ("presence", "reply", "validate", "finish"),

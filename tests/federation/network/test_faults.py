@@ -93,22 +93,18 @@ def test_a_bad_answer_is_refused_and_named_and_the_model_is_as_without_it(name):
     assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
 
 
+def numbered(person):
+    return person + torch.arange(len(person))
+
+
 OTHERS = {
     "weight below 0": (GRADIENTS, with_values(weight=-1.0), "is impossible"),
     "weight": (GRADIENTS, with_values(weight=31.0), "is impossible"),
     "no weight": (GRADIENTS, with_values(weight=None), "lack weight"),
     "a word": (GRADIENTS, with_values(weight="much"), "weight is invalid"),
     "rows: long": ("begin", with_tensor("rows", lambda one: one * 1000), "noise allow"),
-    "rows: people": (
-        "begin",
-        with_tensor("person", lambda one: one + torch.arange(len(one))),
-        "more rows than",
-    ),
-    "rows: keys": (
-        "begin",
-        with_tensor("keys", lambda one: one + 10**7),
-        "not claimed",
-    ),
+    "rows: people": ("begin", with_tensor("person", numbered), "more rows than"),
+    "rows: keys": ("begin", with_tensor("keys", lambda k: k + 10**7), "not claimed"),
     "many keys": ("presence", keys(lambda _: torch.arange(10**5)), "too many"),
     "keys back": ("presence", keys(lambda found: found.flip(0)), "ascending"),
     "keys below": ("presence", keys(lambda found: found - 10**6), "less than 0"),
@@ -168,9 +164,7 @@ def test_fewer_sites_than_agreed_end_the_run_with_the_model_as_it_was():
     sites, transport = engine()
     sites.step()
     before = sites.state().tensors
-    transport.tamper = lambda site, _call, answer: (
-        None if site in (BAD, "site-02") else answer
-    )
+    transport.tamper = lambda site, _, answer: answer if site == "site-00" else None
     with pytest.raises(TooFewSitesError, match="1 sites take part, 2 are needed"):
         sites.step()
     assert sites.round == 1
@@ -188,10 +182,8 @@ def test_a_lost_site_is_counted_no_longer():
     assert sites.calls.present == ["site-00", "site-02"]
     found = [unpack(call).tensors for site, call in transport.calls if site != BAD]
     counts = [one["counts"] for one in found if "counts" in one][-2].numpy()
-    mine, other = (
-        transport.rounds[name].client.cohort.incidence
-        for name in ("site-00", "site-02")
-    )
+    cohorts = [one.client.cohort for one in transport.rounds.values()]
+    mine, other = cohorts[0].incidence, cohorts[2].incidence
     sizes = dict(zip(other.edge_key.tolist(), other.size.tolist(), strict=True))
     also = np.array([sizes.get(key, 0) for key in mine.edge_key.tolist()])
     assert counts.tolist() == (mine.size + also).tolist()

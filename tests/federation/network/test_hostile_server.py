@@ -150,9 +150,8 @@ def test_region_states_are_told_once_and_must_be_numbers(place):
     assert refused(say(site, "states", tensors={"states": states[:, :, 1:]}))
     assert refused(say(site, "states", tensors={"states": states / 0}))
     assert not refused(say(site, "states", tensors={"states": states}))
-    assert (
-        say(site, "states", tensors={"states": 2 * states}).values["error"] == REPLAYED
-    )
+    again = say(site, "states", tensors={"states": 2 * states})
+    assert again.values["error"] == REPLAYED
 
 
 def test_pseudo_traces_cannot_be_left_out_at_the_last_moment(place):
@@ -235,9 +234,8 @@ def test_cases_leave_in_the_modes_that_the_site_names(modes, mode, macro, no):
 def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
     settings = replace(run_request("off" if kind == "none" else kind).settings)
     macro = "none" if kind == "none" else settings.region.macro_cases
-    settings = replace(
-        settings, region=replace(settings.region, folds=3, macro_cases=macro)
-    )
+    region = replace(settings.region, folds=3, macro_cases=macro)
+    settings = replace(settings, region=region)
     numbers = np.repeat(np.arange(len(fold)), fold)
     empty = np.zeros(0, np.int32)
     tests = TestResults(people, empty, np.zeros(0, np.bool_), empty)
@@ -245,9 +243,8 @@ def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
     split = ValidationSplit(empty, tests, dealt.astype(np.int64))
     refused = pytest.raises(SettingsError, match="a sum needs 3 or more")
     with refused if no else contextlib.nullcontext():
-        SitePolicy(least_in_fold=3).require_group_sizes(
-            group_sizes(people, split, settings)
-        )
+        sizes = group_sizes(people, split, settings)
+        SitePolicy(least_in_fold=3).require_group_sizes(sizes)
 
 
 def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):
@@ -303,9 +300,8 @@ def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
             name: one * factor if name.startswith("parameters/") else one
             for name, one in packet.tensors.items()
         }
-        answer = unpack(
-            site.answer(pack(Packet(packet.header, tensors, packet.values)))
-        )
+        call = pack(Packet(packet.header, tensors, packet.values))
+        answer = unpack(site.answer(call))
         assert not refused(answer) or packet.header.phase == "finish"
         for one in answer.tensors.values():
             assert torch.isfinite(one.double()).all() or "scores" in answer.tensors

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -42,13 +43,8 @@ class Live:
 
     def __init__(self, folder: Path) -> None:
         port, admin_port = free_ports(2)
-        deployment = Deployment(
-            project="town",
-            host="localhost",
-            port=port,
-            admin_port=admin_port,
-            sites=SITES,
-        )
+        ports = {"port": port, "admin_port": admin_port}
+        deployment = Deployment(project="town", host="localhost", sites=SITES, **ports)
         # A blank in the path: kits stand where people put them.
         self.kits = provision(deployment, folder / "the kits", classes=CLASSES)
         sites_data = split_sites(town.traces(), town.known(), len(SITES))
@@ -126,12 +122,8 @@ class Live:
 
     def texts(self) -> str:
         """Everything any process wrote into a log."""
-        files = [
-            path
-            for name in ("server", *SITES)
-            for pattern in ("console.txt", "log.txt", "audit.log")
-            for path in self.kits[name].rglob(pattern)
-        ]
+        names = product(("server", *SITES), ("console.txt", "log.txt", "audit.log"))
+        files = [path for name, log in names for path in self.kits[name].rglob(log)]
         return "\n".join(path.read_text() for path in files)
 
     def _add(self, **step: object) -> None:

@@ -46,9 +46,8 @@ RUN_REQUESTS = {
 
 def sites_in(folder, method):
     ends = {}
-    for name, data in zip(
-        SITES, split_sites(town.traces(), town.known(), len(SITES)), strict=True
-    ):
+    parts = split_sites(town.traces(), town.known(), len(SITES))
+    for name, data in zip(SITES, parts, strict=True):
         if not (folder / name).exists():
             write_site(folder / name, data, 0)
         ends[name] = SiteEndpoint(method)
@@ -204,10 +203,8 @@ def test_a_lost_site_is_not_called_until_it_is_back():
 )
 def test_nvflares_reasons_become_words_without_the_sites_text(cause, message):
     error = CollabCallError("a", "answer", cause, remote_traceback="SECRET")
-    assert transport_of(a=raising(error)).call({"a": b""}, LIMIT) == (
-        {},
-        {"a": message},
-    )
+    found = transport_of(a=raising(error)).call({"a": b""}, LIMIT)
+    assert found == ({}, {"a": message})
 
 
 def test_a_stopped_job_asks_nobody_and_waits_for_nobody():

@@ -180,9 +180,8 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
     live.processes["server"].kill()
     until(lambda: not psutil.pid_exists(own), "the server's part of the job to end")
     at_break = len(ledger(live.place("broken")).releases)
-    live.processes["server"] = party = ChildProcess(
-        live.kits["server"], live.environment
-    )
+    party = ChildProcess(live.kits["server"], live.environment)
+    live.processes["server"] = party
     wait_for_port(party, PATIENCE)
     with live.admin() as again:
         job = live.submit(again, run_request, "broken", resume=True)
@@ -198,10 +197,8 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
     while engine.round < 20:
         engine.step()
     expected = set(engine.ledger.releases)
-    for place in (
-        live.place("broken"),
-        *(live.kits[one] / RUNS / "broken" for one in SITES),
-    ):
+    own = [live.kits[one] / RUNS / "broken" for one in SITES]
+    for place in (live.place("broken"), *own):
         listed = [one for one in ledger(place).releases if one in expected]
         assert len(listed) == len(expected) > at_break / 2
         assert set(listed) == expected
@@ -248,9 +245,8 @@ def test_why_a_run_never_began_comes_to_the_administrator(live, admin):
         path.write_text(before)
     assert not status.succeeded
     assert status.kind == "TooFewSitesError"
-    assert (
-        f"{SECOND} in round 0, hello: the site reports: it does not allow" in status.why
-    )
+    where = f"{SECOND} in round 0, hello: the site reports"
+    assert f"{where}: it does not allow" in status.why
     assert "policy.modes" in status.why
     (listed,) = [one for one in admin.jobs() if one.job == job]
     assert listed.why == status.why

@@ -167,14 +167,12 @@ def test_nvflares_errors_become_ours(error, kind, message):
 
 
 def test_a_server_that_is_not_there_is_told_in_words(tmp_path, capfd):
-    port, admin_port = free_ports(2)
-    deployment = Deployment(
-        project="p", host="localhost", port=port, admin_port=admin_port, sites=("a",)
-    )
+    ports = dict(zip(("port", "admin_port"), free_ports(2), strict=True))
+    deployment = Deployment(project="p", host="localhost", sites=("a",), **ports)
     kits = provision(deployment, tmp_path / "kits")
     with pytest.raises(DataError, match="is the kit of site, expected that of admin"):
         connect(kits["a"]).__enter__()
-    refused = f"localhost:{admin_port}: Connection refused"
+    refused = f"localhost:{ports['admin_port']}: Connection refused"
     with pytest.raises(EpifalconError, match=refused):
         connect(kits["admin"], limit=1.0).__enter__()
     assert capfd.readouterr() == ("", "")

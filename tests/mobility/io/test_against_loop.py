@@ -176,9 +176,8 @@ def geography(tmp_path):
     towers = rng.uniform((12.9, 51.9), (14.1, 53.1), (25, 2)).round(3)
     towers[7] = towers[3]
     names = [f"t{(7 * k) % 25}" for k in range(25)]
-    lines = ["tower,lat,lon"] + [
-        f"{n},{p[1]},{p[0]}" for n, p in zip(names, towers, strict=True)
-    ]
+    places = zip(names, towers, strict=True)
+    lines = ["tower,lat,lon"] + [f"{n},{p[1]},{p[0]}" for n, p in places]
     (tmp_path / "towers.csv").write_text("\n".join(lines))
     features = [
         {

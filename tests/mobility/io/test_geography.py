@@ -48,9 +48,8 @@ def test_h3_cells_are_those_of_the_library(tmp_path):
 @pytest.mark.parametrize("cell_km", [0.3, 2])
 def test_cells_of_the_grid_are_square_and_hold_their_points(tmp_path, lat, cell_km):
     rng = np.random.default_rng(1)
-    points = np.column_stack(
-        [rng.uniform(179, 181, 150), rng.uniform(lat, lat + 1, 150)]
-    )
+    east, north = rng.uniform(179, 181, 150), rng.uniform(lat, lat + 1, 150)
+    points = np.column_stack([east, north])
     points[:, 0] = (points[:, 0] + 180) % 360 - 180
     found = pings(tmp_path, points, cell_km=cell_km)
     regions, ids = found.traces.regions, found.traces.by_person[0][:150]
@@ -93,9 +92,8 @@ def test_borders_and_overlaps_go_to_the_first_polygon(tmp_path):
     assert named(found) == ["5", "b", "5", "b"]
     assert found.rows.refused == {"outside every polygon": 1}
     assert found.traces.regions.names == ("5", "b")
-    everything = pings(
-        tmp_path, points, regions="polygons", polygons=path, keep_unvisited=True
-    )
+    chosen = {"regions": "polygons", "polygons": path}
+    everything = pings(tmp_path, points, **chosen, keep_unvisited=True)
     assert everything.traces.regions.names == ("5", "b", "c")
     assert named(everything) == ["5", "b", "5", "b"]
     box = found.traces.regions.outline(0) - found.traces.regions.centre_km[0]
@@ -107,7 +105,7 @@ def test_borders_and_overlaps_go_to_the_first_polygon(tmp_path):
     ("features", "match"),
     [
         ([], "no features"),
-        ([square(0, 0, id="a"), square(1, 0, id="a")], "2: 'a' names feature 1"),
+        ([square(0, 0, id="a"), square(1, 0, id="a")], "2: 'a' is also feature 1"),
         ([{"type": "Feature", "geometry": None}], "feature 1: found None"),
         ([square(200, 0)], "feature 1: expected an area in degrees"),
         ([square(0, 0, geometry={"type": "Point", "coordinates": [0, 0]})], "Point"),

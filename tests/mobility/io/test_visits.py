@@ -108,17 +108,11 @@ def test_the_error_for_a_missing_column_names_the_nearest(tmp_path):
 
 
 def test_no_such_file_a_folder_and_an_unknown_ending(tmp_path):
-    settings = ImportSettings(kind="checkins")
-    with pytest.raises(DataError, match="no such file"):
-        import_visits(tmp_path / "nothing.csv", settings)
-    with pytest.raises(DataError, match="is a folder"):
-        import_visits(tmp_path, settings)
-    (tmp_path / "visits.xlsx").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"ending in one of \.csv"):
-        import_visits(tmp_path / "visits.xlsx", settings)
-    (tmp_path / "visits.parquet").write_bytes(b"person,time\n")
-    with pytest.raises(DataError, match=r"visits\.parquet"):
-        import_visits(tmp_path / "visits.parquet", settings)
+    for place, match in (("none.csv", "no such file"), (".", "is a folder")):
+        with pytest.raises(DataError, match=match):
+            import_visits(tmp_path / place, ImportSettings(kind="checkins"))
+    refused(tmp_path, "PK", r"ending in one of \.csv", name="visits.xlsx")
+    refused(tmp_path, "person,time\n", r"visits\.parquet", name="visits.parquet")
 
 
 def test_usual_names_and_renamed_ones(tmp_path):
@@ -304,16 +298,9 @@ def day_rows(tmp_path, *rows, header="person,day,hour,region"):
 
 
 def test_each_slot_gets_the_region_of_most_rows_then_the_first(tmp_path):
-    path = day_rows(
-        tmp_path,
-        "b,1,0,home",
-        "b,1,1,bar",
-        "b,1,2.5,bar",
-        "a,2,23.9,work",
-        "b,2,6,work",
-        "b,2,7,home",
-    )
-    found = read_day_visits(path, CLOCK, REGIONS)
+    rows = ("b,1,0,home", "b,1,1,bar", "b,1,2.5,bar")
+    rows += ("a,2,23.9,work", "b,2,6,work", "b,2,7,home")
+    found = read_day_visits(day_rows(tmp_path, *rows), CLOCK, REGIONS)
     assert found.names == ("a", "b")
     assert found.by_slot.T.tolist() == [
         [-1, -1, -1, -1, -1, -1, -1, 1],
@@ -378,9 +365,8 @@ def most_frequent(array, width):
     for person in array.tolist():
         slots = [person[k : k + width] for k in range(0, len(person), width)]
         known = [[int(x) for x in slot if x == x and x >= 0] for slot in slots]
-        rows.append(
-            [Counter(slot).most_common(1)[0][0] if slot else -1 for slot in known]
-        )
+        best = (Counter(slot).most_common(1) or [(-1, 0)] for slot in known)
+        rows.append([top[0][0] for top in best])
     return np.array(rows)
 
 
@@ -413,10 +399,8 @@ def test_bad_rows_are_refused_and_the_others_keep_their_numbers(tmp_path):
     found = matrix(tmp_path, array, start="2020-03-01")
     assert found.traces.names == ("0", "3")
     assert found.rows.refused == {"not a region id": 2}
-    assert [(row.row, row.value) for row in found.rows.examples] == [
-        (2, "2.5"),
-        (3, "inf"),
-    ]
+    examples = [(row.row, row.value) for row in found.rows.examples]
+    assert examples == [(2, "2.5"), (3, "inf")]
     with pytest.raises(DataError, match=r"row 2.*2\.5"):
         matrix(tmp_path, array, read=ReadSettings(strict=True))
 
@@ -444,9 +428,9 @@ def test_fewer_days_gaps_and_places(tmp_path):
     ("array", "match"),
     [
         (np.zeros(48), "shape"),
-        (np.zeros((2, 47)), "not whole days"),
+        (np.zeros((2, 47)), "not a whole number of days"),
         (np.zeros((0, 48)), "is empty"),
-        (np.full((2, 48), -1), "nobody is observed"),
+        (np.full((2, 48), -1), "no observations"),
         (np.full((2, 48), "a"), "expected whole numbers"),
         (np.zeros((2, 48), dtype=complex), "expected whole numbers"),
     ],

@@ -40,7 +40,7 @@ _FAR = 64.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Number of guesses and correct guesses; the auditor abstained on the others."""
+    """Numbers of canaries, of guesses about them, and of correct guesses."""
 
     canaries: int
     made: int
@@ -48,7 +48,7 @@ class Guesses:
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Bound the probability of that many correct guesses under (epsilon, delta).
+    """Bound the probability of so many correct guesses if (epsilon, delta) holds.
 
     Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run",
     theorem 5.2: with delta = 0, correct guesses are dominated by a binomial with
@@ -90,10 +90,10 @@ def one_run_epsilon(
 def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> float:
     """Return a lower bound on mu of Gaussian privacy from both error rates.
 
-    ``called`` and ``included`` (canaries,): guessed to be in, and in. Nasr et al. 2023,
-    "Tight auditing of differentially private machine learning": mu-Gaussian privacy
-    needs Phi^-1(TPR) - Phi^-1(FPR) <= mu at every threshold. Both rates are bounded by
-    Clopper and Pearson. ``privacy.accounting.epsilon_of`` makes an epsilon of it.
+    ``called`` marks canaries guessed as included, ``included`` those that are, both
+    (canaries,). Nasr et al. 2023, "Tight auditing of differentially private machine
+    learning": mu-Gaussian privacy needs Phi^-1(TPR) - Phi^-1(FPR) <= mu at every
+    threshold. Both rates have Clopper-Pearson bounds; ``epsilon_of`` converts mu.
     """
     inside, outside = called[included], called[~included]
     if not (len(inside) and len(outside)):
@@ -108,7 +108,7 @@ def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> fl
 
 
 def shared_confidence(confidence: float, tests: int) -> float:
-    """Return the confidence of each of ``tests`` joint tests (Bonferroni)."""
+    """Return the confidence needed by each of ``tests`` joint tests (Bonferroni)."""
     return 1 - (1 - confidence) / tests
 
 

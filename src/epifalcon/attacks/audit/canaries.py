@@ -1,9 +1,9 @@
 """Canaries: artificial visits and people sent through ``federation.client``.
 
 A canary is a visit (or, for gradients, a person) with an artificial row longer than the
-clip, included or excluded by an independent fair coin. An excluded canary is a
-neighbour by the ledger's relation: its row is zero, or (``replace``) reversed. Canaries
-are clipped and noised like the values of people.
+clip, included or excluded by an independent fair coin. Both cases are neighbours by the
+ledger's relation: an excluded row is zero, or (``replace``) reversed. Canaries are
+clipped and noised like the values of people.
 
 The auditor knows every row but not the coins, and scores each canary by the matched
 filter: the released vector along the canary's row, in units of the clip. Rows change
@@ -41,17 +41,17 @@ from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, RegionIds
 
 Way = Literal["each upload", "fast engine", "sums of a site"]
-"""Uploads per person, as a server receives them; results of the fast engine; or sums
-over the people of a site."""
+"""Audited output: uploads of each person, as a server receives them; results of the
+fast engine; or sums over the people of a site."""
 
 BLANKS = 64
-"""Number of people whose value is always zero."""
+"""Number of blanks: people whose value is zero before noise."""
 _OFF = "mode='off' has no guarantee to audit"
 _DAY = Clock(slot_hours=2, days=1)
 _BLANK_SLOTS = 2
 _WEIGHT, _BIAS = ".weight", ".bias"
 _SHORTEST, _LONGEST = 1.05, 1000.0
-"""Length of a canary's row in clips; rows near the clip show a clip that is too lax."""
+"""Range of the norm of canary rows relative to the clip; short ones test its slack."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,19 +62,19 @@ class ChannelObservations:
     unit: Unit
     way: Way
     rounds: tuple[int, ...]
-    """Numbers of the rounds."""
+    """Numbers of the observed rounds."""
     scores: Floats
-    """(rounds, canaries) along the canary's own row: 1 for a row of one clip, 0 for
-    none, -1 for the reversed row."""
+    """Projections on the canary's own row, (rounds, canaries): on average 1 for a row
+    clipped to its bound, 0 for no row, -1 for the reversed row."""
     lengths: Floats
-    """(rounds, canaries) L2 norm of the observed vector of each canary, in clips."""
+    """L2 norm of each canary's release relative to the clip, (rounds, canaries)."""
     included: Mask
-    """(canaries,) the coins; for evaluation only."""
+    """True for included canaries, (canaries,); for evaluation only."""
     middle: float
     """Midpoint of the expected scores of "in" and "out" in one round."""
     blank: dict[str, Floats]
-    """By part of the value, such as a parameter's name, each (rounds, owners, places,
-    width): released values of blanks."""
+    """Released values of blanks, (rounds, people, places, width), by part of the value,
+    such as a parameter's name."""
     size: int = 1
     """Number of values in the release of one canary."""
     noises: int = 1
@@ -82,29 +82,29 @@ class ChannelObservations:
 
 
 def coins(seed: int, name: str, shape: tuple[int, ...]) -> Mask:
-    """Draw fair coins of ``shape``, with one random stream per name."""
+    """Draw fair coins of ``shape`` from the random stream of ``name``."""
     return Streams(seed).numpy(f"canary coins of {name}").random(shape) < 0.5
 
 
 def row_lengths(seed: int, name: str, count: int) -> Floats:
-    """Draw ``count`` lengths in clips, log-uniform, slightly to far above 1."""
+    """Draw ``count`` row norms relative to the clip, log-uniform from 1.05 to 1000."""
     rng = Streams(seed).numpy(f"canary lengths of {name}")
     low, high = math.log(_SHORTEST), math.log(_LONGEST)
     return np.exp(rng.uniform(low, high, count))
 
 
 def factors(included: Mask, relation: Relation) -> Floats:
-    """Return the factor of each canary's row: 1, or 0 or -1 if it is out."""
+    """Return the factor of each canary's row: 1 if included, else 0 or -1."""
     return np.where(included, 1.0, -1.0 if relation == "replace" else 0.0)
 
 
 def middle(relation: Relation) -> float:
-    """Return the midpoint of the two factors."""
+    """Return the midpoint of the factors of included and excluded canaries."""
     return 0.0 if relation == "replace" else 0.5
 
 
 def signs(rounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return each round's number and the sign of its rows, alternating 1 and -1."""
+    """Return pairs (round, sign of its rows); the sign alternates between 1 and -1."""
     return tuple((number, 1 - 2 * (turn % 2)) for turn, number in enumerate(rounds))
 
 
@@ -116,7 +116,7 @@ class CanaryVisits:
     model: FalconSettings
     seed: int
     visits: int = 4000
-    """Number of canaries, rounded up to whole people."""
+    """Number of canary visits, rounded up so that each person has equally many."""
 
     def __post_init__(self) -> None:
         whole(2, visits=self.visits)
@@ -126,33 +126,28 @@ class CanaryVisits:
     def uploads(
         self, kind: str, layer: int, rounds: Sequence[int]
     ) -> ChannelObservations:
-        """Observe rows at places, one upload per claim; ``kind`` as in channels."""
+        """Observe rows uploaded at places; ``kind`` is the prefix of the channel."""
         people, slots = self._coins.shape
-        rows = self._rows(people)
+        rows, channel = self._rows(people), f"{kind}/{layer}"
         length = row_lengths(self.seed, "visits", people) * self._clip
         if self.plan.relation == "replace":
             length *= factors(self._coins[:, 0], self.plan.relation)
 
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
             exchange = self._exchange(kind, layer, rows * (sign * length)[:, None])
-            upload = self._client.location_upload(
-                exchange, f"{kind}/{layer}", number, each_upload=True
-            )
+            upload = self._client.location_upload(exchange, channel, number, True)
             came = np.empty((people, slots + _BLANK_SLOTS, rows.shape[1]))
             came[upload.person, upload.keys] = upload.rows.double().numpy()
             canaries = came[:, _BLANK_SLOTS:].reshape(-1, rows.shape[1])
             return canaries, came[:, :_BLANK_SLOTS]
 
         facing, coin = np.repeat(rows, slots, axis=0), self._coins.ravel()
-        return self._seen(f"{kind}/{layer}", "each upload", rounds, coin, facing, send)
+        return self._seen(channel, "each upload", rounds, coin, facing, send)
 
     def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> ChannelObservations:
         """Observe the fast engine's results for people who are alone at their place."""
-        part = (
-            self.plan.exchange_rules.returned
-            if kind == "return"
-            else self.plan.exchange_rules.upload
-        )
+        rules = self.plan.exchange_rules
+        part = rules.returned if kind == "return" else rules.upload
         included = coins(self.seed, "fast engine", (self.visits,))
         strength = factors(included, self.plan.relation) * self._clip
         strength *= row_lengths(self.seed, "fast engine", self.visits)
@@ -167,9 +162,8 @@ class CanaryVisits:
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
             exchange = self._exchange(kind, layer, rows * (strength * sign)[:, None])
             exchange = Exchange(exchange.kind, layer, part.encode(exchange.rows))
-            came = edge_exchange.carry(
-                exchange, RunSeeds(self.seed).noise, kind, number
-            )
+            noise = RunSeeds(self.seed).noise
+            came = edge_exchange.carry(exchange, noise, kind, number)
             canaries, rest = np.split(came.double().numpy(), [self.visits])
             # Two at a place receive the same mean of two uploads: one is enough.
             pair = rest[BLANKS::2] * math.sqrt(2)
@@ -179,10 +173,10 @@ class CanaryVisits:
         return self._seen(channel, "fast engine", rounds, included, facing, send)
 
     def counts(self) -> ChannelObservations:
-        """Observe presence at places: 1 at a true place, 0 at a pseudo one; sent once.
+        """Observe the presence at places, sent once: 1 at true, 0 at pseudo places.
 
-        Also for ``replace``, whose claim covers two such steps: the bound is then at
-        most half of the claimed mu.
+        The relation ``replace`` is audited as ``zero-out``, a change half as large, so
+        its bound is at most half of the claimed mu.
         """
         if self.plan.relation == "replace":
             steps = replace(self.plan, relation="zero-out")
@@ -215,7 +209,7 @@ class CanaryVisits:
         rows: Floats,
         send: Callable[[int, int], tuple[Floats, Floats]],
     ) -> ChannelObservations:
-        """Score what ``send(round, sign)`` returns: canaries and blanks."""
+        """Call ``send(round, sign)`` per round and score the canaries it returns."""
         scores, lengths, blanks = [], [], []
         for number, sign in signs(rounds):
             canaries, blank = send(number, sign)
@@ -249,28 +243,28 @@ class CanaryVisits:
 
     @cached_property
     def _coins(self) -> Mask:
-        """(people, canary slots); with reversed rows one coin per person."""
+        """Coins, (people, canary slots); one slot for the relation ``replace``."""
         slots = min(_DAY.slots - _BLANK_SLOTS, self.plan.releases.person)
         slots = 1 if self.plan.relation == "replace" else slots
         return coins(self.seed, "visits", (math.ceil(self.visits / slots), slots))
 
     @cached_property
     def _cohort(self) -> Cohort:
-        """Everybody claims one region at every slot, as true or pseudo place."""
+        """Cohort in which everybody claims one true or pseudo region at every slot."""
         there = self._coins | (self.plan.relation == "replace")
         there = np.pad(there, ((0, 0), (_BLANK_SLOTS, 0))).T
         true = np.where(there, 0, -1).astype(np.int32)
         return cohort_of(true, np.where(there, -1, 0).astype(np.int32))
 
     def _rows(self, people: int) -> Floats:
-        """Return unit rows, (people, width)."""
+        """Draw a random unit row for each person, (people, width)."""
         rng = Streams(self.seed).numpy("canary rows")
         rows = rng.standard_normal((people, self.model.width))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
-    """Return untested people at regions, (slots of a day, people); -1 is a gap."""
+    """Return untested people with these true and pseudo regions, (slots, people)."""
     given = [true] if pseudo is None else [true, pseudo]
     count = 1 + max(0, *(int(one.max()) for one in given))
     regions = Regions(kind="area", centre_km=np.zeros((count, 2)))
@@ -288,7 +282,7 @@ def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
 class CanaryPeople:
     """Artificial people, each a cohort of its own, whose gradients are the canaries.
 
-    Gradients of all maps have equal norms, so that clipping each map separately or
+    Gradients of all linear maps have equal norms, so that clipping maps separately or
     omitting the noise of one parameter is detected. With ``together`` of 2 or more,
     each is in a cohort with others whose gradient is zero, as in the fast engine: the
     sum must carry the noise of everybody in it.
@@ -298,9 +292,9 @@ class CanaryPeople:
     model: FalconSettings
     seed: int
     people: int = 2000
-    """Number of canaries, without blanks."""
+    """Number of canary people, not counting blanks."""
     together: int = 1
-    """People in each cohort."""
+    """Number of people in each cohort."""
 
     def __post_init__(self) -> None:
         whole(2, people=self.people)
@@ -353,9 +347,8 @@ class CanaryPeople:
         cohort, seeds = self._cohorts[person], RunSeeds(self.seed)
         client = Client(cohort, self.model, self.plan, seeds)
         sent = client.gradient_upload(uses, 1.0, number).gradients
-        return (
-            torch.cat([sent[name].flatten() for name in self._shapes]).double().numpy()
-        )
+        whole = torch.cat([sent[name].flatten() for name in self._shapes])
+        return whole.double().numpy()
 
     def _direction(self, person: int) -> Floats:
         """Return the whole gradient of one canary as a unit vector."""
@@ -376,20 +369,17 @@ class CanaryPeople:
     def _cohorts(self) -> list[Cohort]:
         nowhere = cohort_of(np.full((1, self.together), -1, np.int32))
         people = np.arange((self.people + BLANKS) * self.together)
-        return [
-            Cohort(one, nowhere.incidence, nowhere.status)
-            for one in people.reshape(-1, self.together)
-        ]
+        each = people.reshape(-1, self.together)
+        return [Cohort(one, nowhere.incidence, nowhere.status) for one in each]
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        rng = np.random.default_rng(0)
-        made = initial_parameters(self.model, 0, rng)
+        made = initial_parameters(self.model, 0, np.random.default_rng(0))
         return {name: tuple(one.shape) for name, one in made.items()}
 
     @cached_property
     def _uses(self) -> tuple[LinearActivations, ...]:
-        """Gradients of all maps with equal norms, and the drawn total norm."""
+        """Inputs and output gradients of all linear maps; all maps have equal norms."""
         rng = Streams(self.seed).numpy("canary gradients")
         people = self.people + BLANKS
         maps = [name for name in self._shapes if name.endswith(_WEIGHT)]

@@ -1,7 +1,7 @@
 """Canary audit of Falcon Field's releases.
 
-A canary is an artificial person who stays in one place for the whole window, each in
-another one, and tests positive in the first or last slot: its message exceeds the
+A canary is an artificial person who stays in one place for the whole window, each in a
+different one, and tests positive in the first or last slot: its message exceeds the
 bound. It is included by a fair coin; all other people and all messages of the server
 are fixed. Each draw has independent noise and uses the code of sites,
 ``federation.field.site_people``: a site's sums with or without the canary, or in mode
@@ -52,9 +52,9 @@ def audit_field_releases(
     settings: AuditSettings | None = None,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
-    """Return a row for each channel, and for all cells, at each strength.
+    """Return one row for each channel and one for all together, at each strength.
 
-    Empty for mode ``off``, which has no guarantee. With probability
+    The list is empty for mode ``off``, which has no guarantee. With probability
     ``settings.confidence`` a plan whose claims are true passes.
     """
     settings = settings or AuditSettings()
@@ -69,7 +69,7 @@ def audit_field_releases(
 
 @dataclass(frozen=True, eq=False)
 class _AuditRun:
-    """All draws at one strength."""
+    """Canary audit of one recorded run at one noise strength."""
 
     recorded: RecordedRun
     settings: AuditSettings
@@ -91,7 +91,7 @@ class _AuditRun:
         return FieldPlan(self.task.settings.privacy, self.recorded.traces.clock)
 
     def rows(self) -> list[AuditRow]:
-        """Draw and score canaries; compare with the ledger of such a run."""
+        """Draw and score canaries; return their comparison with the ledger's claims."""
         ledger = Ledger(Budget(delta=self.plan.budget.delta))
         ledger.record(*self.plan.opening())
         for number in range(1, 1 + self.plan.settings.sweeps):
@@ -115,16 +115,16 @@ class _AuditRun:
 
     @property
     def _local(self) -> bool:
-        return self.recorded.task.mode == "local"
+        return self.recorded.task.is_local
 
     @property
     def _channels(self) -> tuple[str, ...]:
-        """Channels of noised cells; in mode ``local`` places are not protected."""
+        """Channels with noise at places; presence has none in mode ``local``."""
         return (INFECTIOUS,) if self._local else (PRESENCE, INFECTIOUS)
 
     @cached_property
     def _places(self) -> int:
-        """Number of places, one canary each, in each draw."""
+        """Number of places in each draw, each with one possible canary."""
         return min(len(self.recorded.traces.regions), _MOST_PLACES)
 
     @property
@@ -134,7 +134,7 @@ class _AuditRun:
         return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
 
     def _cells(self) -> list[ChannelObservations]:
-        """Observe all draws of canaries at their places, by channel."""
+        """Return the observations of canaries by channel, and of all channels."""
         clear, everybody = self.recorded.clear, np.ones(self._places, np.bool_)
         inside = self._released(everybody, clear, 0)
         outside = self._released(~everybody, clear, 0)
@@ -154,21 +154,15 @@ class _AuditRun:
                 along /= self._scale(name)[:, None, None] ** 2
                 scores[name].append(along.sum(axis=(0, 1)))
         found = {name: np.ravel(scores[name]) for name in self._channels}
-        seen = [
-            self._seen(
-                name,
-                found[name],
-                tossed.ravel(),
-                self._longest(name, apart[name]),
-                np.stack(noise[name], axis=1),
-            )
-            for name in self._channels
-        ]
+        seen, coin = [], tossed.ravel()
+        for name in self._channels:
+            longest, rest = self._longest(name, apart[name]), np.stack(noise[name], 1)
+            seen.append(self._seen(name, found[name], coin, longest, rest))
         together = np.sum(list(found.values()), axis=0)
-        return [*seen, self._seen(ALL, together, tossed.ravel())]
+        return [*seen, self._seen(ALL, together, coin)]
 
     def _tests(self) -> ChannelObservations:
-        """Observe the counts of one person, tested positive or not tested."""
+        """Return observations of test counts with and without one positive person."""
         tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
         rest = np.empty((len(tossed), 2))
@@ -188,7 +182,7 @@ class _AuditRun:
         longest: float = 0.0,
         noise: Floats | None = None,
     ) -> ChannelObservations:
-        """Record (canaries,) scores, and noise of (exchanges, draws, cells, places)."""
+        """Build a record from scores (canaries,) and noise (exchanges, draws, ...)."""
         blank = {}
         if noise is not None and self.strength != "bare":
             blank[channel] = noise / self._scale(channel)[:, None, None, None]
@@ -205,7 +199,7 @@ class _AuditRun:
         )
 
     def _scale(self, channel: str) -> Floats:
-        """Return the noise scale of each released value, (exchanges,)."""
+        """Return the noise scale of ``channel`` in each exchange, (exchanges,)."""
         if channel == TESTS:
             return np.array([self.plan.sigma(TESTS)])
         rounds = _rounds(channel, len(self.recorded.broadcasts))
@@ -220,22 +214,18 @@ class _AuditRun:
         return site.scale
 
     def _released(self, there: Mask, task: FieldTask, draw: int) -> dict[str, Floats]:
-        """Return releases at the canaries' places: (exchanges, cells, places) each."""
+        """Return the releases at all places by channel: (exchanges, cells, places)."""
         around = 0 if self._local else self.settings.around
         site = self._site(there, task, draw, around)
         found = {PRESENCE: site.count().crowd[None]}
         site.begin(self.recorded.run)
-        sums = [
-            site.sweep(received, options).infectious
-            for received, options in self.recorded.broadcasts
-        ]
+        sums = [site.sweep(*one).infectious for one in self.recorded.broadcasts]
         found[INFECTIOUS] = np.stack(sums)
-        return {
-            name: found[name][:, :, 1 : 1 + self._places] for name in self._channels
-        }
+        places = slice(1, 1 + self._places)
+        return {name: found[name][:, :, places] for name in self._channels}
 
     def _site(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldSite:
-        """Return a site of some people and a canary at each place ``there``."""
+        """Return a site of ``around`` people, and a canary where ``there`` is True."""
         traces, known = self.recorded.traces, self.recorded.known
         count = min(around, traces.people)
         tests = known.of_people(np.arange(traces.people) < count)
@@ -248,9 +238,7 @@ class _AuditRun:
             count + len(there),
             np.append(tests.person, count + tested).astype(np.int32),
             np.append(tests.positive, np.ones_like(early)).astype(np.bool_),
-            np.append(tests.slot, np.where(early, 0, traces.slots - 1)).astype(
-                np.int32
-            ),
+            np.append(tests.slot, (~early) * (traces.slots - 1)).astype(np.int32),
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw
@@ -258,7 +246,7 @@ class _AuditRun:
         return FieldSite(data, task, self.recorded.seed, key, traces.people)
 
     def _longest(self, channel: str, apart: Floats) -> float:
-        """Return the largest change of a release by a canary, in clips."""
+        """Return the largest effect of a canary on a release, relative to the clip."""
         numbers = _rounds(channel, len(self.recorded.broadcasts))
         lengths = np.linalg.norm(apart, axis=1).max(axis=1)
         allowed = [

@@ -1,8 +1,8 @@
-"""Guarantees of receipts for other neighbouring relations.
+"""Epsilon of recorded releases under neighbouring relations other than their own.
 
-A receipt with relation ``zero-out`` compares a vector with zero: a distance of at most
-one clip. Another test result changes a vector into another one: a distance of up to two
-clips. Only vectors computed from the test count then (see ``models.person_model`` and
+A receipt with relation ``zero-out`` compares a vector with zero, at a distance of at
+most the clip. Another test result changes a vector into another one, at up to twice the
+clip. This affects only vectors computed from the test (see ``models.person_model`` and
 ``federation.client``):
 
 | input | gradient path | vectors that a test enters |
@@ -30,7 +30,7 @@ from epifalcon.privacy.events import GaussianRelease, Release
 
 _When = Literal["always", "shown", "target", "never"]
 _BETWEEN_ROWS = 2.0
-"""Largest distance of two clipped rows, in clips."""
+"""Largest distance of two clipped rows relative to the clip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class OtherRelations:
     """Epsilons of one person for relations other than ``zero-out``."""
 
     test: float
-    """Another test result, or no test, everything else equal."""
+    """Epsilon if only the test result changes or is removed."""
     replace: float
-    """All data of the person replaced."""
+    """Epsilon if all data of the person are replaced."""
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class OtherRelations:
         exchanged: bool,
         delta: float = DELTA,
     ) -> "OtherRelations":
-        """Return the epsilons of all noised releases; infinite if one has no noise."""
+        """Compute epsilons of all Gaussian releases; infinite if one has no noise."""
         noised = [one for one in releases if isinstance(one, GaussianRelease)]
         everything = math.sqrt(sum(map(_apart, noised)))
         return cls(
@@ -62,7 +62,7 @@ class OtherRelations:
 def test_mu(
     releases: Iterable[GaussianRelease], model: FalconSettings, exchanged: bool
 ) -> float:
-    """Return mu of another or no test result of a person over all releases."""
+    """Return the total mu if a person's test result changes or is removed."""
     always = 0.0
     by_round: dict[int, dict[_When, float]] = defaultdict(
         lambda: {"shown": 0.0, "target": 0.0}
@@ -77,7 +77,7 @@ def test_mu(
 
 
 def enters(channel: str, number: int, model: FalconSettings, exchanged: bool) -> _When:
-    """Return when a person's own test enters its messages of ``channel`` in a round.
+    """Return in which rounds messages of ``channel`` depend on the person's own test.
 
     ``shown`` and ``target`` are rounds in which a status input shows the test, or hides
     it and uses it as the target.
@@ -97,7 +97,7 @@ def enters(channel: str, number: int, model: FalconSettings, exchanged: bool) ->
 
 
 def _apart(release: GaussianRelease) -> float:
-    """Return mu^2 of a person whose vectors may all be replaced."""
+    """Return mu^2 of a release if all vectors of a person may be replaced."""
     if not release.protected:
         return math.inf
     ratio = _BETWEEN_ROWS * release.clip / release.sigma

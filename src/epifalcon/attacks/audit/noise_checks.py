@@ -28,15 +28,15 @@ class NoiseStatistics:
     repeats: int
     """Number of vectors bitwise equal to another one."""
     correlation: float
-    """The strongest correlation, in standard errors."""
+    """Largest correlation found, in standard errors."""
     along: str
-    """Axis of that correlation: channels, rounds, people, places or coordinates."""
+    """Axis of ``correlation``: channels, rounds, people, places or coordinates."""
     sigma: float
-    """Standard deviation of the noise where the shortfall is largest."""
+    """Observed standard deviation of the noise where the shortfall is largest."""
     shortfall: float
     """Claimed minus observed ``sigma``, in standard errors."""
     parts: tuple[str, ...] = ()
-    """Parts with repeated or too little noise."""
+    """Names of the parts with repeated or too little noise."""
 
     @property
     def repeated(self) -> bool:
@@ -53,9 +53,9 @@ NOTHING_FOUND = NoiseStatistics(0, 0.0, "", 0.0, 0.0)
 
 
 def check_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
-    """Check ``blank``, (rounds, people, places, width), one part of one channel.
+    """Check the noise in ``blank`` (rounds, people, places, width), part of a channel.
 
-    Equal vectors are searched among all; correlations are computed between any two
+    Counts vectors that occur twice. Correlations are computed between any two
     rounds and between neighbours along the other axes, which also detects partly
     reused noise, such as one number for all coordinates of a row. The noise scale is
     checked in total and for each round, place and coordinate. With ``sigma`` 0 nothing
@@ -72,31 +72,26 @@ def check_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
         found.append((_correlated(moved[:-1], moved[1:]), name))
     strongest, along = max(found)
     seen, shortfall = _furthest_short(blank, sigma)
-    return worst(
-        [NoiseStatistics(_repeats(blank), strongest, along, seen, shortfall)], [part]
-    )
+    made = NoiseStatistics(_repeats(blank), strongest, along, seen, shortfall)
+    return worst([made], [part])
 
 
 def shared_noise(one: Floats, other: Floats) -> NoiseStatistics:
     """Check whether two channels of the same shape share noise."""
     if one.shape != other.shape:
-        raise DataError(
-            f"blanks have shapes {one.shape} and {other.shape}, expected equal ones"
-        )
+        shapes = f"{one.shape} and {other.shape}"
+        raise DataError(f"blanks have shapes {shapes}, expected equal ones")
     again = np.intersect1d(_whole_rows(one), _whole_rows(other))
     correlation = _correlated(one, other)
     return NoiseStatistics(len(again), correlation, "channels", math.inf, 0.0)
 
 
 def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatistics:
-    """Combine the statistics of several parts, the worst of each."""
+    """Combine the statistics of several parts; keep the worst value of each."""
     closest = max(found, key=lambda one: one.correlation)
     shortest = max(found, key=lambda one: one.shortfall)
-    wrong = [
-        name
-        for name, one in zip(parts, found, strict=True)
-        if name and (one.repeated or one.short)
-    ]
+    pairs = zip(parts, found, strict=True)
+    wrong = [name for name, one in pairs if name and (one.repeated or one.short)]
     return NoiseStatistics(
         sum(one.repeats for one in found),
         closest.correlation,
@@ -110,8 +105,8 @@ def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatis
 def _furthest_short(blank: Floats, sigma: float) -> tuple[float, float]:
     """Return the smallest noise scale and its shortfall in standard errors.
 
-    The worst over all values and all slices along the axes except people. The lower
-    tail of a sum of squares is lighter than that of a normal.
+    Computed for all values and for each slice along every axis except people; the
+    worst case is returned.
     """
     squares = blank**2
     worst_seen, worst_shortfall = 0.0, -math.inf
@@ -135,7 +130,7 @@ def _repeats(blank: Floats) -> int:
 
 
 def _whole_rows(blank: Floats) -> NDArray[np.void]:
-    """View every vector as one comparable value."""
+    """Return every vector as one comparable value (a view of its bytes)."""
     vectors = np.ascontiguousarray(blank.reshape(-1, blank.shape[-1]))
     kind = np.dtype((np.void, vectors.itemsize * vectors.shape[1]))
     return vectors.view(kind).ravel()

@@ -2,8 +2,8 @@
 
 Each channel is audited at three strengths:
 
-- ``run``, the run's own noise: guesses show little if the noise is strong or the
-  claim exceeds what the canaries can show;
+- ``run``, the run's own noise: bounds are weak if the noise is strong, or if the
+  canaries are too few to refute so large a claim;
 - ``test``, noise for a small claimed epsilon over the few audited rounds: faults of
   the same code are detected (less noise than claimed, a round or a parameter without
   noise, noise used twice, a value without a receipt);
@@ -55,13 +55,13 @@ from epifalcon.streams import Streams
 Strength = Literal["run", "test", "bare"]
 
 ALL = "all cells"
-"""Channel name of a row for all channels together."""
+"""Channel name of the row that combines all channels."""
 ROUNDING = 1e-4
 """Tolerance for rounding in single precision, relative to the clip."""
 _BARE = 1e-6
-"""Noise of the bare strength, in clips: negligible, but not skipped."""
+"""Noise of the bare strength relative to the clip: negligible, but not zero."""
 _BARE_CANARIES, _BARE_ROUNDS = 400, 2
-"""A wrong clip fails at every row, so few are enough."""
+"""Canaries and rounds at the bare strength; few, as a wrong clip affects every row."""
 _COHORTS, _COHORT = 60, 8
 """Number of cohorts that send one sum of gradients, and people in each."""
 
@@ -75,27 +75,27 @@ class AuditRow:
     way: Way
     strength: Strength
     sigma: float
-    """Noise scale of the plan."""
+    """Noise scale that the plan claims."""
     rounds: tuple[int, ...]
     """Numbers of the rounds that were audited."""
     delta: float
     claimed: float
-    """Epsilon by the ledger's receipts for these rounds, this channel, this unit."""
+    """Epsilon claimed by the receipts of these rounds, for this channel and unit."""
     lower_bound: float
     """Smallest epsilon that a correct ledger could have claimed (``rates_mu``);
     infinite if noise is used twice."""
     one_run_bound: float
     """Lower bound on epsilon without assuming Gaussian noise."""
     confidence: float
-    """Joint confidence of all rows."""
+    """Joint confidence of the bounds in all rows."""
     canaries: int
     noise: NoiseStatistics
     without_receipt: int
     """Number of rounds with a release that is not in the ledger."""
     longest: float
-    """Largest norm of a canary's release, in clips, with its noise."""
+    """Largest norm of a canary's release relative to the clip, noise included."""
     allowed: float
-    """Largest norm by clip and noise."""
+    """Largest norm that clip and noise permit, relative to the clip."""
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -116,10 +116,8 @@ class AuditRow:
         if self.without_receipt:
             found.append(f"{self.without_receipt} rounds have no receipt")
         if self.lower_bound > self.claimed:
-            found.append(
-                f"epsilon is at least {self.lower_bound:.3g}, claimed "
-                f"{self.claimed:.3g}"
-            )
+            least = f"epsilon is at least {self.lower_bound:.3g}"
+            found.append(f"{least}, claimed {self.claimed:.3g}")
         return tuple(found)
 
     @property
@@ -130,24 +128,24 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """Numbers of canaries and rounds, and the confidence."""
+    """Settings of a canary audit."""
 
     canaries: int = 4000
     """Number of canary visits."""
     canary_people: int = 2000
     """Number of canary people, for gradients."""
     around: int = 60
-    """Other people at the canaries' site; not in mode ``local`` (Falcon Field)."""
+    """Number of other people at the canaries' site; unused in mode ``local``."""
     rounds: int = 6
-    """Maximum number of rounds; reused noise cancels for an even number."""
+    """Maximum number of audited rounds; even, so that reused noise cancels."""
     confidence: float = CONFIDENCE
     """Probability that no bound of the whole audit is too high."""
     test_epsilon: float = 2.0
-    """Claimed epsilon of the rounds at the test strength."""
+    """Epsilon that the ledger claims for the audited rounds at strength ``test``."""
     guess_share: float = 0.25
-    """Share of canaries guessed for the one-run bound: the most extreme scores."""
+    """Share of canaries to guess for the one-run bound, by most extreme scores."""
     strengths: tuple[Strength, ...] = ("run", "test", "bare")
-    """Strengths to audit."""
+    """Noise strengths at which to audit: ``run``, ``test`` and ``bare``."""
 
     def __post_init__(self) -> None:
         whole(2, canaries=self.canaries, canary_people=self.canary_people)
@@ -173,7 +171,7 @@ def audit_releases(
     """Audit every noised channel of ``plan`` at each strength.
 
     Returns a row for each channel, strength and way: uploads as the server receives
-    them, and the fast engine. Empty for mode ``off``, which claims nothing. Counts of
+    them, or the fast engine. Empty for mode ``off``, which claims nothing. Counts of
     the fast engine and channels without noise are not audited. With probability
     ``settings.confidence`` a plan whose claims are true passes.
     """
@@ -206,8 +204,8 @@ def audit_releases(
 def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
     """Choose ``count`` of a run's rounds, ascending: both ends, others at random.
 
-    All rounds if there are fewer. Two consecutive rounds at each end detect noise that
-    is reused in the next round.
+    Returns all rounds if there are fewer. Two consecutive rounds at each end detect
+    noise that is reused in the next round.
     """
     whole(1, planned=planned, count=count)
     if planned <= count:
@@ -222,7 +220,7 @@ def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
 def _with_noise(
     plan: PrivacyPlan, strength: Strength, settings: AuditSettings, rounds: int
 ) -> PrivacyPlan:
-    """Return the plan with the noise of a strength; counts are released once.
+    """Return a copy of ``plan`` with the noise of the given audit strength.
 
     At ``test`` the ledger claims about ``test_epsilon`` for each channel over all
     rounds.
@@ -257,7 +255,7 @@ class _AuditRun:
     settings: AuditSettings
     rounds: tuple[int, ...]
     rows: int
-    """Number of rows of the whole audit, which share the confidence."""
+    """Number of rows of the whole audit, over which the confidence is divided."""
 
     def send(self, model: FalconSettings, seed: int) -> Iterator[ChannelObservations]:
         """Yield the observations of all channels over all rounds."""
@@ -273,7 +271,7 @@ class _AuditRun:
         yield CanaryPeople(plan, model, seed, cohorts, _COHORT).gradients(rounds)
 
     def evaluate(self, seen: list[ChannelObservations]) -> list[AuditRow]:
-        """Compare with the ledger of a run of these rounds."""
+        """Compare observations with the ledger of a run of these rounds."""
         ledger = Ledger(self.plan.budget)
         ledger.record(*self.plan.opening())
         for number in self.rounds:
@@ -306,21 +304,16 @@ class _AuditRun:
 
         Too little noise is a fault of one channel; shared noise is a fault of both.
         """
-        found = {
-            (one.way, one.channel): noise_of(one, self._sigma(one.channel))
-            for one in seen
-        }
+        found = {}
+        for one in seen:
+            found[one.way, one.channel] = noise_of(one, self._sigma(one.channel))
         for one, other in combinations(seen, 2):
             if one.way != other.way or not self._sigma(one.channel):
                 continue
-            common = [
-                name
-                for name, blank in one.blank.items()
-                if name in other.blank and other.blank[name].shape == blank.shape
-            ]
-            shared = [
-                shared_noise(one.blank[name], other.blank[name]) for name in common
-            ]
+            mine, theirs = one.blank, other.blank
+            both = [name for name in mine if name in theirs]
+            common = [n for n in both if mine[n].shape == theirs[n].shape]
+            shared = [shared_noise(mine[name], theirs[name]) for name in common]
             if not any(each.repeated for each in shared):
                 continue
             for key in ((one.way, one.channel), (other.way, other.channel)):
@@ -335,7 +328,7 @@ class _AuditRun:
 
 
 def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
-    """Check the noise of all blanks of a channel."""
+    """Return noise statistics of all blanks of a channel."""
     parts = [check_noise(blank, sigma, name) for name, blank in seen.blank.items()]
     return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
@@ -353,8 +346,8 @@ def audit_row(
 ) -> AuditRow:
     """Compare the observations of one channel with the receipts in ``ledger``.
 
-    ``tests`` rows share the confidence. The bound on mu is the best of the sum over
-    rounds and of each single round, which detects a round without noise. Thresholds are
+    ``tests`` rows share the confidence. The bound on mu is the largest over the sum of
+    rounds and each single round, to detect a round without noise. Thresholds are
     the midpoints of the expected scores of "in" and "out", fixed in advance. All
     channels together (``ALL``) have no receipts of their own.
     """
@@ -369,9 +362,7 @@ def audit_row(
     scored = [(total, rounds * seen.middle)]
     scored += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
     level = shared_confidence(settings.confidence, tests * len(scored))
-    mu = max(
-        rates_mu(score > threshold, seen.included, level) for score, threshold in scored
-    )
+    mu = max(rates_mu(score > least, seen.included, level) for score, least in scored)
     guesses = guess_extremes(total, seen.included, settings.guess_share)
     level = shared_confidence(settings.confidence, tests)
     return AuditRow(
@@ -395,6 +386,6 @@ def audit_row(
 
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
-    """Return the kinds of rows at places, the prefixes of channel names."""
+    """Return the channel prefixes of rows that are uploaded at places."""
     exchanged = ("return",) if plan.exchange_rules.exchanged else ()
     return "upload", *exchanged, "scoring"

@@ -1,6 +1,6 @@
 """Server side of a resumable Falcon run over sites: prepare, train, checkpoint, finish.
 
-A site may be faulty or malicious, so every answer is validated as far as possible, and
+A site may be faulty or malicious, so every answer is validated as far as possible and
 a failed check raises ``DataError``. Sites answer a repeated round only if its requests
 are identical, so the server stores what it sent before the rounds, model checkpoints,
 and finally the model of the best validation result. The server receives the scores of
@@ -10,8 +10,9 @@ people only if it requests them and the site's policy allows it.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +70,7 @@ _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
 """Upper bounds on a site's reported sizes; they prevent excessive memory use."""
 _ROUNDING = 1 + 1e-5
 _ROOM = 8.0
-"""The norm of a d-dimensional standard normal exceeds sqrt(d) + 8 once in 10^14."""
+"""A d-dimensional standard normal has norm above sqrt(d) + 8 once in 10^14 draws."""
 _LARGEST = 1e6
 """Largest plausible norm of one person's row or gradient without clipping: larger than
 training produces, and small enough that sums stay finite."""
@@ -77,7 +78,7 @@ training produces, and small enough that sums stay finite."""
 
 @dataclass(frozen=True)
 class SiteRoster:
-    """The sites of a run and the city data that they share."""
+    """Sites of a run with their numbers of people, and the city's clock and regions."""
 
     people: Mapping[str, int]
     """Number of people per site, by site name."""
@@ -87,7 +88,6 @@ class SiteRoster:
     regions: int
 
 
-@dataclass(frozen=True, eq=False)
 class SharedData(Record):
     """Data sent to every site before the rounds, stored to resend it unchanged."""
 
@@ -100,22 +100,20 @@ class SharedData(Record):
     centre: NDArray[np.float32] | None = None
     factor: NDArray[np.float32] | None = None
     forecast: Plain | None = None
-    """Evaluation of the region model's forecasts."""
+    """Accuracy of the region model's forecasts, as JSON values."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record to the run's folder atomically."""
         meta = {"forecast": self.forecast}
-        sent = replace(self, forecast=None)
-        message = messages.pack(
-            sent.encode(messages.MessageHeader(folder.name, "", 0, PREPARATION))
-        )
+        header = messages.MessageHeader(folder.name, "", 0, PREPARATION)
+        message = messages.pack(replace(self, forecast=None).encode(header))
         with store.new_directory(folder / PREPARATION) as scratch:
             (scratch / _MESSAGE).write_bytes(message)
             store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path, origin: store.Origin) -> "SharedData | None":
-        """Read what ``save`` wrote for equal settings and seed; None if missing."""
+        """Read a record saved with equal settings and seed; None if missing."""
         path = folder / PREPARATION
         if not path.exists():
             return None
@@ -127,10 +125,9 @@ class SharedData(Record):
 def invite_sites(
     calls: SiteCalls, hello: messages.Hello, known: SharedData | None
 ) -> SiteRoster:
-    """Send hello to all sites and assign person indices, or reuse those ``known``."""
-    facts = calls.call(
-        0, dict.fromkeys(calls.present, hello), messages.SiteFacts, _check_facts
-    )
+    """Invite all sites and assign person indices, or reuse those of ``known``."""
+    requests = dict.fromkeys(calls.present, hello)
+    facts = calls.call(0, requests, messages.SiteFacts, _check_facts)
     # Use the city of most sites; ties go to the first site by name.
     cities = [facts[site].city for site in sorted(facts)]
     city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
@@ -158,7 +155,7 @@ def collect_shared_data(
 ) -> SharedData:
     """Sum the tallies of all sites, fit the region model, and scale its states.
 
-    With ``known``, only repeat the calls that bring restarted sites up to date.
+    If ``known`` is given, only repeat the calls, for sites that were restarted.
     """
     settings, tally = run_request.settings, _count(calls, run_request, roster)
     if known is not None:
@@ -173,14 +170,8 @@ def collect_shared_data(
         tally, roster.clock, settings, run_request.seed, progress
     )
     scaling = StateScaling.of(_send_states(calls, roster, fitted.states), settings)
-    return SharedData(
-        roster.first,
-        sums,
-        fitted.states,
-        scaling.centre,
-        scaling.factor,
-        fitted.forecast,
-    )
+    states = fitted.states, scaling.centre, scaling.factor
+    return SharedData(roster.first, sums, *states, fitted.forecast)
 
 
 def _send_states(
@@ -192,26 +183,22 @@ def _send_states(
 
     def check(site: str, answer: StateMoments) -> StateMoments:
         total, squared, count = answer.total, answer.squared, roster.people[site]
+        what = "sums of region states"
         if answer.people != count:
-            raise DataError(
-                f"sums of region states of {answer.people:,} people, expected {count:,}"
-            )
+            raise DataError(f"{what} of {answer.people:,} people, expected {count:,}")
         if total.shape != (width,) or squared.shape != (width,):
-            raise DataError(
-                f"sums of region states have shape {total.shape}, expected ({width},)"
-            )
+            raise DataError(f"{what} have shape {total.shape}, expected ({width},)")
         # A person's state is a mean of region states; NaN fails every comparison.
         most = count * largest * _ROUNDING
         within = (np.abs(total) <= most).all() and (squared >= 0).all()
         if not (within and (squared <= most * largest * _ROUNDING).all()):
-            raise DataError(f"sums of region states exceed {most:.4g}")
+            raise DataError(f"{what} exceed {most:.4g}")
         return answer
 
     requests = dict.fromkeys(calls.attending, messages.States(states))
     moments = calls.call(0, requests, StateMoments, check)
     calls.keep_only(moments)
-    listed = [moments[site] for site in sorted(moments)]
-    return sum(listed[1:], listed[0])
+    return reduce(add, [moments[site] for site in sorted(moments)])
 
 
 def _count(
@@ -220,17 +207,15 @@ def _count(
     names = preparation.tally_names(run_request.settings)
 
     def check(site: str, answer: messages.TalliesReply) -> SiteTally:
-        tally = preparation.unpack_tally(
-            answer.tally, names, roster.regions, roster.clock
-        )
-        preparation.require_counted(tally, roster.people[site], roster.clock)
+        regions, clock = roster.regions, roster.clock
+        tally = preparation.unpack_tally(answer.tally, names, regions, clock)
+        preparation.require_counted(tally, roster.people[site], clock)
         return tally
 
     requests = {site: messages.Count(first) for site, first in roster.first.items()}
     counted = calls.call(0, requests, messages.TalliesReply, check)
     calls.keep_only(counted)
-    listed = [counted[site] for site in sorted(counted)]
-    return sum(listed[1:], listed[0])
+    return reduce(add, [counted[site] for site in sorted(counted)])
 
 
 def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
@@ -243,7 +228,7 @@ def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
 
 
 class SitesEngine:
-    """Carries out rounds over the sites that ``calls`` reaches."""
+    """Engine that runs rounds over the sites of ``calls``."""
 
     def __init__(
         self,
@@ -257,7 +242,7 @@ class SitesEngine:
         state_width: int = 0,
         places: int | None = None,
     ) -> None:
-        """``people`` is a count per site, ``places`` the total number of edges."""
+        """Create the engine; ``people`` is by site, ``places`` counts all edges."""
         self.calls, self.settings, self.plan = calls, settings, plan
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
         rng = RunSeeds(seed).parameters()
@@ -283,7 +268,7 @@ class SitesEngine:
         return self._model.parameters
 
     def step(self) -> float:
-        """Run one training round; return its mean loss, or NaN in a private run."""
+        """Run one training round and return the mean loss; NaN in a private run."""
         number = self._round
         self.calls.new_round()
         opening = () if number else self.plan.opening()
@@ -291,9 +276,8 @@ class SitesEngine:
         self._open()
         channels = _channels(self.plan, training=True)
         uploads = self._pass(messages.Begin, channels)
-        ended = self._reply(
-            uploads, channels[-1], messages.GradientUpload, self._check_gradient
-        )
+        answer, check = messages.GradientUpload, self._check_gradient
+        ended = self._reply(uploads, channels[-1], answer, check)
         gradients = list(ended.values())
         loss = math.nan
         if not self.plan.is_private:
@@ -314,11 +298,10 @@ class SitesEngine:
         return list(self._reply(uploads, channels[-1], messages.Done, accepted))
 
     def validation_scores(self, fresh: bool) -> tuple[Probabilities, Mask]:
-        """Return scores and results of all validation people, without identities."""
+        """Collect scores and results of all validation people, without identities."""
         request = messages.ValidationRequest(parameters=self.parameters, fresh=fresh)
-        parts = self.call(
-            request, messages.ValidationScores, self._check_validation
-        ).values()
+        check = self._check_validation
+        parts = self.call(request, messages.ValidationScores, check).values()
         scores = np.concatenate([part.scores for part in parts])
         return scores, np.concatenate([part.infected for part in parts])
 
@@ -329,7 +312,7 @@ class SitesEngine:
         check: Callable[[str, R], T],
         sites: list[str] | None = None,
     ) -> dict[str, T]:
-        """Send ``request`` to attending sites, with the closing of their last round."""
+        """Send ``request`` and the end of the previous round to all attending sites."""
         requests = {}
         for site in self.calls.attending if sites is None else sites:
             closing = self._closing.pop(site, None)
@@ -341,25 +324,24 @@ class SitesEngine:
         return EngineState(self._round, pack_model(self._model), self.ledger.head)
 
     def restore(self, state: EngineState) -> None:
-        """Restore ``state``; the sites must have been reset to the same round."""
+        """Restore ``state``; the sites must have restored the same round."""
         require_like(state.tensors, pack_model(self._model))
         self._model, self._round = unpack_model(state.tensors), state.round
         self._closing = {}
 
     def _open(self) -> None:
-        """Collect presence uploads; send sites the changed people counts per edge."""
+        """Collect missing presence uploads; send changed counts per edge to sites."""
         calls = self.calls
         new = [site for site in calls.attending if site not in self._presence]
         requests = dict.fromkeys(new, messages.PresenceRequest())
-        self._presence |= calls.call(
-            self._round, requests, messages.PresenceUpload, self._check_presence
-        )
+        answer, check = messages.PresenceUpload, self._check_presence
+        self._presence |= calls.call(self._round, requests, answer, check)
         members = [site for site in calls.present if site in self._presence]
         if members != self._members:
             presence = {site: self._presence[site] for site in members}
             self._table = PlaceTable(presence, calls.rules.sends_rows)
             self._members, self._informed = members, set()
-        table = present(self._table, "no counts of people were received yet")
+        table = self._places_table
         counts = {
             site: messages.CountsMessage(table.counts[site], table.shared[site])
             for site in calls.attending
@@ -367,10 +349,14 @@ class SitesEngine:
         }
         self._informed |= set(calls.call(self._round, counts, messages.Done, accepted))
 
+    @property
+    def _places_table(self) -> PlaceTable:
+        return present(self._table, "no counts of people were received yet")
+
     def _pass(
         self, begin: type[messages.Begin | messages.BeginScoring], channels: list[str]
     ) -> dict[str, messages.LocationUpload]:
-        """Run all exchanges of a pass except the reply to the last uploads."""
+        """Run the exchanges of a pass; return the last uploads, which need a reply."""
         sites = [site for site in self.calls.attending if site in self._informed]
         request = begin(parameters=self.parameters)
         check = partial(self._check_upload, channel=channels[0])
@@ -387,9 +373,7 @@ class SitesEngine:
         answer: type[R],
         check: Callable[[str, R], T],
     ) -> dict[str, T]:
-        reply = present(self._table, "no counts of people were received yet").replies(
-            uploads
-        )
+        reply = self._places_table.replies(uploads)
         requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
         return self.calls.call(self._round, requests, answer, check)
 
@@ -422,11 +406,7 @@ class SitesEngine:
         self, site: str, upload: messages.LocationUpload, *, channel: str
     ) -> messages.LocationUpload:
         """Require rows of ``channel`` at the site's keys, with plausible norms."""
-        rows, width, table = (
-            upload.rows,
-            self.settings.width,
-            present(self._table, "no counts of people were received yet"),
-        )
+        rows, width, table = upload.rows, self.settings.width, self._places_table
         if upload.channel != channel:
             raise DataError(f"an upload of {upload.channel!r}, expected {channel!r}")
         if rows.dtype != self.settings.dtype:
@@ -435,9 +415,8 @@ class SitesEngine:
             raise DataError(f"rows of width {rows.shape[1]}, expected {width}")
         summed = upload.person is None
         if summed == table.sends_rows:
-            raise DataError(
-                f"{'sums' if summed else 'rows'} were uploaded, expected the other kind"
-            )
+            kind = "sums" if summed else "rows"
+            raise DataError(f"{kind} were uploaded, expected the other kind")
         if summed and not np.array_equal(upload.keys, table.keys[site]):
             raise DataError("sums must be at the places shared with other sites")
         if not summed:
@@ -463,7 +442,7 @@ class SitesEngine:
     def _check_gradient(
         self, site: str, upload: messages.GradientUpload
     ) -> messages.GradientUpload:
-        """Require the model's shapes and plausible norms; loss and weight if public."""
+        """Require the model's shapes, a plausible norm, and valid loss and weight."""
         gradients, people = upload.gradients, self._people[site]
         if _shapes(gradients) != _shapes(self.parameters):
             raise DataError("gradients must have the names and shapes of the model")
@@ -492,9 +471,8 @@ class SitesEngine:
         """Require scores from 0 to 1, at most one per person of the site."""
         scores, people = answer.scores, self._people[site]
         if len(scores) > people or not ((scores >= 0) & (scores <= 1)).all():
-            raise DataError(
-                f"{len(scores)} scores, expected at most {people:,} from 0 to 1"
-            )
+            most = f"at most {people:,} from 0 to 1"
+            raise DataError(f"{len(scores)} scores, expected {most}")
         return answer
 
 
@@ -509,7 +487,7 @@ def _require_norm(
     size: int,
     mechanism: GaussianMechanism | None,
 ) -> None:
-    """Reject norms of ``size``-dimensional sums impossible for ``people`` people."""
+    """Raise ``DataError`` if a norm is impossible for a sum over ``people`` people."""
     most = people * _LARGEST
     if mechanism is not None:
         noise = mechanism.sigma * (math.sqrt(size) + _ROOM)
@@ -530,7 +508,7 @@ def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
 
 
 class SitesRun(ServerRun[FalconRunRequest]):
-    """One Falcon run, resumed from its newest checkpoint if there is one."""
+    """Falcon run at the server, resumed from its newest checkpoint if there is one."""
 
     request_type = FalconRunRequest
 
@@ -565,7 +543,7 @@ class SitesRun(ServerRun[FalconRunRequest]):
         write_tensors(self._folder / MODEL, self.parameters)
 
     def figures(self) -> dict[str, Any]:
-        """Return rounds, validation results and the evaluation of region forecasts."""
+        """Return numbers of rounds, validation results and forecast accuracy."""
         best = self.stopping.best
         return {
             "rounds": 0 if self._engine is None else self._engine.round,
@@ -595,17 +573,10 @@ class SitesRun(ServerRun[FalconRunRequest]):
         opening = run_request.unprotected(plan, validation=True)
         ledger = self.open_ledger(plan.budget, opening, resumed)
         self._people = roster.people
-        windows = roster.clock.slots // settings.model.window_slots
-        return SitesEngine(
-            calls,
-            roster.people,
-            settings.model,
-            plan,
-            run_request.seed,
-            ledger,
-            state_width=0 if data.states is None else data.states.shape[-1],
-            places=roster.regions * windows,
-        )
+        places = roster.regions * (roster.clock.slots // settings.model.window_slots)
+        width = 0 if data.states is None else data.states.shape[-1]
+        run = roster.people, settings.model, plan, run_request.seed, ledger
+        return SitesEngine(calls, *run, state_width=width, places=places)
 
     def _train(self, engine: SitesEngine, progress: Progress) -> None:
         last = engine.settings.rounds
@@ -636,7 +607,7 @@ class SitesRun(ServerRun[FalconRunRequest]):
         return check.progress_text
 
     def _checkpoint(self, engine: SitesEngine) -> None:
-        """Write checkpoints at all sites, then here; skip if any site is missing."""
+        """Write checkpoints at all sites and the server; skip if a site is missing."""
         calls = self.calls
         if calls.attending == calls.present:
             engine.call(messages.CheckpointRequest(), messages.Done, accepted)
@@ -652,7 +623,7 @@ class SitesRun(ServerRun[FalconRunRequest]):
         checkpoints.save(self._folder, checkpoint, self._request.origin)
 
     def _finish(self, engine: SitesEngine) -> None:
-        """Make every site write its scores; collect them if ``options.scores``."""
+        """Request all sites to write scores; collect them if ``options.scores``."""
         fresh = not engine.plan.is_private
         if self.stopping.best is None:
             self.parameters = engine.parameters
@@ -661,9 +632,8 @@ class SitesRun(ServerRun[FalconRunRequest]):
         request = messages.Finish(
             parameters=self.parameters, fresh=fresh, scores=self._options.scores
         )
-        answers = engine.call(
-            request,
-            messages.ScoresReply,
-            lambda site, got: got.require(self._people[site]),
-        )
-        self.scores = given(answers)
+
+        def check(site: str, answer: messages.ScoresReply) -> Probabilities | None:
+            return answer.require(self._people[site])
+
+        self.scores = given(engine.call(request, messages.ScoresReply, check))

@@ -4,11 +4,11 @@ Requests before the rounds: ``hello`` (admission), ``count`` (tallies), ``states
 of region states), ``prepare`` (build the cohort). The rounds follow, one request at a
 time, with ``checkpoint`` between them, then ``finish``. All state is stored in the
 site's own folder, so a restarted site can load its people's embeddings. Receipts and
-request digests are stored before an answer is sent; a resumed run must send equal
+request digests are stored before an answer is sent; a resumed run must send identical
 requests.
 
-Sums at edges that no other site claims are never sent: the reply would equal the
-upload.
+Sums at edges that no other site claims are never sent, because the reply would be
+identical to the upload.
 """
 
 from collections.abc import Generator
@@ -43,6 +43,7 @@ from epifalcon.federation.network.site_session import (
     RunRequest,
     SiteSession,
 )
+from epifalcon.federation.preparation import SiteData, ValidationSplit
 from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
@@ -54,12 +55,12 @@ from epifalcon.types import Floats, Mask, Probabilities
 
 _MOST_PEOPLE = 2**40
 _BEYOND = 1e15
-"""Largest usable number: sums of its squares are finite in float32 and float64."""
+"""Largest accepted absolute value: sums of its squares are finite in float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """A pass waiting for a reply or, if it has a result, for the end of its round."""
+    """A pass that waits for a reply or, once it has a result, for the round to end."""
 
     number: int
     scoring: bool
@@ -68,7 +69,7 @@ class _Pass:
     exchange: Exchange
     upload: messages.LocationUpload | None = None
     result: PassResult | None = None
-    """Result of a finished training pass; None otherwise."""
+    """Result of a finished training pass; None before its end or for scoring."""
 
     @property
     def channel(self) -> str:
@@ -78,13 +79,13 @@ class _Pass:
 
 
 class SiteRounds:
-    """Handles the requests of the rounds for one cohort."""
+    """Handlers of all requests during the rounds, for one cohort."""
 
     best: Probabilities | None
-    """(people,) scores of the round with the best validation result."""
+    """Scores of the round with the best validation result, (people,)."""
     best_round: int | None
     mean_log_odds: Floats | None
-    """(people,) running mean of log odds over rounds; None without score memory."""
+    """Running mean of log odds over rounds, (people,); None without score memory."""
 
     def __init__(
         self,
@@ -123,28 +124,25 @@ class SiteRounds:
         }
 
     def close(self, call: messages.RoundRequest) -> None:
-        """Store parameters, finish the previous round, and update the best round."""
+        """Store the parameters, finish the previous round and update the best round."""
         self._parameters = call.parameters or self._parameters
         if (closing := call.closing) is not None:
             ended = self._pass
             if ended is None or ended.result is None or ended.number != closing.round:
-                raise DataError(
-                    f"no pass of round {closing.round} is waiting for its end"
-                )
+                number = closing.round
+                raise DataError(f"no pass of round {number} is waiting for its end")
             self.state = self.client.close_round(self.state, ended.result, closing)
             self._pass = None
             if self._protected:
                 self.replay_guard.close(closing.round, closing.scale)
             if self._protected and self._memory:
-                scores = self._scores(self.state.received)
-                self.mean_log_odds = running_log_odds(
-                    self.mean_log_odds, scores, self._memory
-                )
+                scores, before = self._scores(self.state.received), self.mean_log_odds
+                self.mean_log_odds = running_log_odds(before, scores, self._memory)
         if self._last_validation is not None and call.best == self._last_validation[0]:
             self.best_round, self.best = self._last_validation
 
     def scores(self, *, fresh: bool) -> Probabilities:
-        """Return risks (people,) of the last scoring pass (``fresh``) or round."""
+        """Return risks, (people,), of the last scoring pass (``fresh``) or round."""
         if self.mean_log_odds is not None:
             return np.asarray(expit(self.mean_log_odds))
         return self._scores(self._scored if fresh else self.state.received)
@@ -157,11 +155,8 @@ class SiteRounds:
             if scores is not None
         }
         state = EngineState(number, pack_state(self.state), self.ledger.head)
-        return Checkpoint(
-            state,
-            others,
-            {"best": self.best_round, "trail": self.replay_guard.rounds_digest},
-        )
+        values = {"best": self.best_round, "trail": self.replay_guard.rounds_digest}
+        return Checkpoint(state, others, values)
 
     def restore(self, found: Checkpoint) -> None:
         """Restore the state from a ``checkpoint``."""
@@ -199,7 +194,7 @@ class SiteRounds:
     def _begin(
         self, call: messages.Begin | messages.BeginScoring, number: int
     ) -> messages.LocationUpload:
-        """Record and start a pass, discarding any unfinished one; return its upload."""
+        """Record and start a pass, discard an unfinished one; return the upload."""
         self.close(call)
         training = isinstance(call, messages.Begin)
         if self._protected:
@@ -244,8 +239,8 @@ class SiteRounds:
         uses = all_uses(result, waiting.entry)
         if self.plan.gradient is not None:
             uses = tuple(
-                replace(use, inputs=usable(use.inputs), outputs=usable(use.outputs))
-                for use in uses
+                replace(u, inputs=usable(u.inputs), outputs=usable(u.outputs))
+                for u in uses
             )
         upload = self.client.gradient_upload(uses, result.weight, waiting.number)
         if upload.weight is None:
@@ -255,25 +250,23 @@ class SiteRounds:
     def _validate(
         self, call: messages.ValidationRequest, number: int
     ) -> messages.ValidationScores:
-        """Return validation people's scores and results, sorted by score, unnamed."""
+        """Return scores and results of validation people, sorted by score."""
         self.close(call)
         scores = self.scores(fresh=call.fresh)
         self._last_validation = number, scores
         selected = scores[self.validation.people]
-        run_request = np.argsort(selected, kind="stable")
-        return messages.ValidationScores(
-            selected[run_request], self.validation.infected[run_request]
-        )
+        order = np.argsort(selected, kind="stable")
+        infected = self.validation.infected[order]
+        return messages.ValidationScores(selected[order], infected)
 
     def _send(self, waiting: _Pass) -> messages.LocationUpload:
-        """Clip rows, add noise, and return sums at shared edges or a row per claim."""
+        """Clip and noise the rows; return sums at shared edges or a row per claim."""
         exchange = waiting.exchange
         if self.plan.upload is not None:
             # Whether an upload succeeds must not depend on any person's values.
             exchange = replace(exchange, rows=usable(exchange.rows))
-        upload = self.client.location_upload(
-            exchange, waiting.channel, waiting.number, self._sends_rows
-        )
+        step = waiting.channel, waiting.number
+        upload = self.client.location_upload(exchange, *step, self._sends_rows)
         self._pass = replace(waiting, exchange=exchange, upload=upload)
         if upload.person is not None:
             return upload
@@ -281,27 +274,23 @@ class SiteRounds:
         return replace(upload, keys=upload.keys[shared], rows=upload.rows[_at(shared)])
 
     def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
-        """Return the messages that people receive from a reply, (people, width)."""
+        """Compute the rows that people receive from a reply, (people, width)."""
         upload, (keys, places, edge_weights) = waiting.upload, self._known_counts
         if upload is None:
             raise DataError("nothing was uploaded yet")
         summed = upload.person is None
         place = _at(places.shared) if summed else torch.arange(len(keys))
         expected = (len(place), upload.rows.shape[1], upload.rows.dtype)
-        if (*sums.shape, sums.dtype) != expected:
-            raise DataError(
-                f"a reply has shape and dtype {(*sums.shape, sums.dtype)}, "
-                f"expected {expected}"
-            )
+        if (found := (*sums.shape, sums.dtype)) != expected:
+            raise DataError(f"a reply has shape and dtype {found}, expected {expected}")
         if not torch.isfinite(sums).all():
             raise DataError("a reply holds NaN or infinity")
         if summed:
             whole = upload.rows.clone()
             whole[place] = sums
             sums = whole
-        return self.client.receive(
-            waiting.exchange, edge_weights, keys, sums, places.counts
-        )
+        exchange, counts = waiting.exchange, places.counts
+        return self.client.receive(exchange, edge_weights, keys, sums, counts)
 
     def _scores(self, received: Tensor | None) -> Probabilities:
         if not self._parameters:
@@ -329,7 +318,7 @@ def _at(mask: Mask) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FalconRunRequest(RunRequest):
-    """A Falcon run as the server requests it from sites."""
+    """Settings, rules and seed of a Falcon run, as sent to all sites."""
 
     method = "falcon"
     settings: PredictionSettings
@@ -339,12 +328,12 @@ class FalconRunRequest(RunRequest):
 
     @property
     def hides_tests(self) -> bool:
-        """Whether test results are protected and must not be sent."""
+        """True if test results are protected and must not be sent."""
         return not self.settings.privacy.reveals_validation
 
     @property
     def requirements(self) -> RunRequirements:
-        """What the run requires of a site's policy."""
+        """Requirements of the run, which a site compares with its policy."""
         privacy, pseudo = self.settings.privacy, self.settings.pseudo
         return RunRequirements(
             mode=privacy.mode,
@@ -356,22 +345,21 @@ class FalconRunRequest(RunRequest):
         )
 
     def squared_mu(self, clock: Clock) -> float | None:
-        """Return mu^2 per person of the whole run; None if it has no guarantee."""
+        """Return mu^2 per person of the whole run; None without a guarantee."""
         if self.mode != "local":
             return None
         return person_cost(self.settings.privacy, releases_of(clock))
 
     def plan(self, clock: Clock) -> PrivacyPlan:
-        """Return the run's plan of noisy releases."""
+        """Return the privacy plan of the run."""
         return PrivacyPlan.for_run(self.settings, clock)
 
     def unprotected(
         self, plan: PrivacyPlan, validation: bool
     ) -> list[UnprotectedRelease]:
-        """Return receipts of everything that is sent without noise."""
-        receipts = preparation.unprotected_receipts(
-            plan, self.settings, validation=validation
-        )
+        """Return the receipts of all releases without noise."""
+        settings = self.settings
+        receipts = preparation.unprotected_receipts(plan, settings, validation)
         revealed = "sums over a site's people at each place, and which places it claims"
         if self.rules.sends_rows:
             revealed = "which of a site's people sent each row, by number"
@@ -379,7 +367,7 @@ class FalconRunRequest(RunRequest):
 
 
 def group_sizes(
-    people: int, split: preparation.ValidationSplit, settings: PredictionSettings
+    people: int, split: ValidationSplit, settings: PredictionSettings
 ) -> dict[str, int]:
     """Return the number of people behind each sum that is sent without noise."""
     counts = {"people": people} if settings.shares_sums else {}
@@ -392,7 +380,7 @@ def group_sizes(
 
 
 def require_federable(settings: PredictionSettings) -> None:
-    """Reject settings that need all data in one process."""
+    """Raise ``SettingsError`` if the settings need all data in one process."""
     if settings.macro_cases == "all":
         raise SettingsError("region.macro_cases='all': no site knows all cases")
     if settings.view.people:
@@ -408,15 +396,13 @@ def require_federable(settings: PredictionSettings) -> None:
 
 
 class SiteRun(SiteSession[FalconRunRequest]):
-    """Answers all calls of one Falcon run."""
+    """One Falcon run at a site: the handlers of all its requests."""
 
     request_type = FalconRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers of requests outside the rounds."""
-        self._counted: (
-            tuple[preparation.SiteData, preparation.ValidationSplit] | None
-        ) = None
+        self._counted: tuple[SiteData, ValidationSplit] | None = None
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
         return {
@@ -429,34 +415,31 @@ class SiteRun(SiteSession[FalconRunRequest]):
 
     @property
     def rounds(self) -> SiteRounds:
-        """The state of the rounds."""
+        """Handlers and state of the rounds."""
         return present(self._rounds, "no prepare request was received")
 
     def _count(self, call: messages.Count, _number: int) -> messages.TalliesReply:
-        """Write receipts, then return the site's tallies."""
+        """Record the receipts, then return the site's tallies."""
         run, first = self.admitted, call.first
         if not 0 <= first < _MOST_PEOPLE:
             raise DataError(f"first={first} must be from 0 to {_MOST_PEOPLE - 1}")
         run_request, settings = run.request, run.request.settings
-        data = preparation.SiteData(run.data.traces, run.data.known, first)
+        data = SiteData(run.data.traces, run.data.known, first)
         split = preparation.validation_split(data, settings, run_request.seed)
         # Store the digest first, so that no other number, and folds, can be tried.
         self.record_request("count", digest(first))
         policy, plan = run.site.policy, run_request.plan(data.traces.clock)
         policy.require_group_sizes(group_sizes(data.traces.people, split, settings))
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
-        checkpoints.record_once(
-            ledger, run_request.unprotected(plan, policy.validation)
-        )
+        record_once(ledger, run_request.unprotected(plan, policy.validation))
         self._counted = data, split
-        return messages.TalliesReply(
-            preparation.pack_tally(preparation.count_tally(data, split, settings))
-        )
+        tally = preparation.count_tally(data, split, settings)
+        return messages.TalliesReply(preparation.pack_tally(tally))
 
     def _take_states(
         self, call: messages.States, _number: int
     ) -> preparation.StateMoments:
-        """Store region states; return their sums over the site's people."""
+        """Store the region states; return their moments over the site's people."""
         states, settings = call.states, self.admitted.request.settings
         data, split = present(self._counted, "no count request was received")
         traces = data.traces
@@ -464,20 +447,18 @@ class SiteRun(SiteSession[FalconRunRequest]):
             raise SettingsError("these settings have no region model")
         shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
         if states.ndim != 4 or states.shape[:3] != shape:
-            raise DataError(
-                f"region states have shape {states.shape}, expected {(*shape, 'width')}"
-            )
+            expected = (*shape, "width")
+            raise DataError(f"states have shape {states.shape}, expected {expected}")
         if not np.isfinite(states).all():
             raise DataError("region states hold NaN or infinity")
         self.record_request("states", digest(arrays={"states": states}))
         self._states = states
         incidence = preparation.hypergraph(traces, settings)
-        return preparation.StateMoments.of(
-            preparation.raw_state(data, split, incidence, states)
-        )
+        state = preparation.raw_state(data, split, incidence, states)
+        return preparation.StateMoments.of(state)
 
     def _prepare(self, call: messages.Prepare, _number: int) -> messages.Done:
-        """Build the cohort; restore the newest checkpoint up to the given round."""
+        """Build the cohort; restore the newest checkpoint up to ``call.round``."""
         data, split = present(self._counted, "no count request was received")
         run = self.admitted
         run_request, policy = run.request, run.site.policy
@@ -486,15 +467,13 @@ class SiteRun(SiteSession[FalconRunRequest]):
         scaling = {"centre": call.centre, "factor": call.factor}
         arrays = {name: part for name, part in scaling.items() if part is not None}
         self.record_request("prepare", digest(tensors=call.tally, arrays=arrays))
-        seeds = self.seeds()
-        cohort = preparation.cohort_of(
-            data, split, run_request.settings, shared, seeds.pseudo(data.first)
-        )
+        seeds, settings = self.seeds(), run_request.settings
+        rng = seeds.pseudo(data.first)
+        cohort = preparation.cohort_of(data, split, settings, shared, rng)
         saved = checkpoints.newest(self.folder, run_request.origin, at_most=call.round)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, saved)
-        replay_guard = ReplayGuard(
-            run.replay_log, digest(self.request_digest, seeds.noise)
-        )
+        prepared = digest(self.request_digest, seeds.noise)
+        replay_guard = ReplayGuard(run.replay_log, prepared)
         if run_request.is_private:
             replay_guard.require_digests_of(ledger.releases)
         validation = preparation.Selection()
@@ -503,11 +482,11 @@ class SiteRun(SiteSession[FalconRunRequest]):
             infected = data.known.status[split.held_back] == 1
             validation = preparation.Selection(split.held_back, infected)
         self._rounds = SiteRounds(
-            Client(cohort, run_request.settings.model, plan, seeds),
+            Client(cohort, settings.model, plan, seeds),
             ledger,
             sends_rows=run_request.rules.sends_rows,
             validation=validation,
-            score_memory=run_request.settings.stopping.score_memory,
+            score_memory=settings.stopping.score_memory,
             replay_guard=replay_guard,
         )
         if saved is not None:
@@ -529,9 +508,8 @@ class SiteRun(SiteSession[FalconRunRequest]):
         """Write the site's scores to its folder; send them if requested and allowed."""
         rounds = self.rounds
         rounds.close(call)
-        scores = rounds.best
-        if scores is None:
-            scores = rounds.scores(fresh=call.fresh)
+        best = rounds.best
+        scores = rounds.scores(fresh=call.fresh) if best is None else best
         basis = digest(rounds.best_round, tensors=call.parameters)
         return self.finish(scores, call.scores, basis)
 
@@ -541,7 +519,7 @@ def _shared_statistics(
     run: Admitted[FalconRunRequest],
     states: NDArray[np.float32] | None,
 ) -> preparation.SharedStatistics:
-    """Return the city data that the settings need, taken from the ``prepare`` call."""
+    """Decode the statistics of all people from the ``prepare`` request."""
     settings, traces = run.request.settings, run.data.traces
     names, regions = preparation.public_names(settings), traces.regions
     tally = preparation.unpack_tally(call.tally, names, len(regions), traces.clock)

@@ -1,4 +1,4 @@
-"""Denoising on the server: from noised sums to messages of hyperedges.
+"""Denoising at the server: estimate the messages of hyperedges from noised sums.
 
 This module only uses sums. The excess of a region's people is their expected additional
 infectiousness over untested people, in units of a person known to be positive. For N
@@ -42,12 +42,12 @@ LEAST_CROWD = 0.5
 _LEAST_EXCESS = 1e-9
 _LEAST_ILL = 1e-5
 _SPREADS = np.geomspace(1e-4, 1e1, 81)
-"""Candidates for v, in squared units of a person known to be positive."""
+"""Candidate values of v, in squared units of a person known to be positive."""
 _PENALTY = (np.log(_SPREADS / 0.1) / np.log(3.0)) ** 2
-"""Penalty of v, a prior around 0.1: a tenth of people known to be positive, met at
-random. It matters with few regions."""
+"""Penalty of each candidate v: a prior around 0.1, which corresponds to 10 % known
+positives, mixed at random. It matters if there are few regions."""
 _CROWDS_APART = 2.0
-"""Largest standard deviation of people per region, relative to the mean."""
+"""Upper bound on the standard deviation of people per region, relative to the mean."""
 _CITY_APART = 0.05
 """Prior standard deviation of a city's mean excess."""
 _USUAL_SHARE, _SHARE_APART = 0.15, 0.1
@@ -55,29 +55,29 @@ _USUAL_SHARE, _SHARE_APART = 0.15, 0.1
 
 
 class NoisySums(NamedTuple):
-    """Noised sums (cells in time, regions) and their standard errors."""
+    """Noised sums and their standard errors, each (cells in time, regions)."""
 
     total: Floats
     sigma: Floats
-    """0 for cells without senders."""
+    """Standard error of each sum; 0 for cells without senders."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExpectedProfile:
-    """Expected messages before the first exchange; public."""
+    """Public expectation of a person's messages, before any data are exchanged."""
 
     usual: Floats
-    """(slots,) probability of being infectious of an untested person."""
+    """Probability that an untested person is infectious, (slots,)."""
     excess: Floats
-    """(slots,) additional probability of a person positive at the end."""
+    """Excess of this probability for a person positive in the last slot, (slots,)."""
     news: Floats
-    """(slots,) evidence message of a person positive at the end."""
+    """Evidence message of a person positive in the last slot, (slots,)."""
 
     @classmethod
     def of(
         cls, received: EdgeMessages, rates: Rates, clock: Clock, bound: float
     ) -> "ExpectedProfile":
-        """Run one sweep for an untested and a positive person without visits."""
+        """Compute the profile by one sweep for an untested and a positive person."""
         nowhere = np.full((clock.slots, 2), UNKNOWN, np.int32)
         traces = Traces(nowhere, clock, Regions("area", np.zeros((1, 2))))
         tests = TestResults.from_tests(
@@ -91,18 +91,18 @@ class ExpectedProfile:
         return cls(usual, np.maximum(ill - usual, _LEAST_EXCESS), news)
 
     def by_cell(self, length: int) -> Floats:
-        """Return the summed excess, (cells in time,); its norm is the message unit."""
+        """Sum the excess over the slots of each cell, (cells in time,)."""
         found: Floats = self.excess.reshape(-1, length).sum(axis=1)
         return found
 
 
 class PrivateCounts:
-    """Estimates from the counts of a private run, and the noise of its sums."""
+    """Estimates from the noised counts of a private run."""
 
     def __init__(
         self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int
     ) -> None:
-        """``noises`` is the number of noise terms in each cell."""
+        """Estimate people per region; ``noises`` counts the noise terms per cell."""
         self.plan, self.noises, self._people = plan, noises[:, 1:], people
         self._local = plan.settings.mode == "local"
         if self._local:
@@ -115,13 +115,13 @@ class PrivateCounts:
 
     @property
     def share_of_others(self) -> float:
-        """Mean share of others among the people present."""
+        """Mean share of other people among those present at a person's place."""
         return float(np.maximum(self.crowd - 1, 0).sum() / self.crowd.sum())
 
     def noisy(
         self, total: Floats, channel: str, number: int, reach: float
     ) -> NoisySums:
-        """Return received sums with their standard errors."""
+        """Return the received sums of a channel with their standard errors."""
         scale = reach * self.plan.receipt(channel, number).sigma
         noises = self.noises if channel == INFECTIOUS else self.noises[:1]
         return NoisySums(total[:, 1:], scale * np.sqrt(noises))
@@ -134,7 +134,7 @@ class PrivateCounts:
 
 
 class DenoisingExchange:
-    """An exchange with noised replies that returns estimated sums."""
+    """Message exchange that replaces noised sums by their estimates."""
 
     def __init__(
         self, inner: MessageExchange, counts: PrivateCounts, rates: Rates
@@ -144,22 +144,19 @@ class DenoisingExchange:
         self._received: list[NoisySums] = []
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Send the messages of all edges and estimate the sums of the replies."""
+        """Send the messages of all edges; return estimates of the noised sums."""
         plan, number = self._counts.plan, 1 + len(self._received)
         if self._profile is None:
-            clock = plan.clock
-            self._profile = ExpectedProfile.of(
-                received, self._rates, clock, options.bound
-            )
+            rates, bound = self._rates, options.bound
+            self._profile = ExpectedProfile.of(received, rates, plan.clock, bound)
         sums = self._inner.sweep(received, options)
         most = unit_of(plan, self._profile) * float(self._profile.excess.max())
         reach = plan.reach(number, most)
         came = self._counts.noisy(sums.infectious, INFECTIOUS, number, reach)
         self._received.append(came)
-        infectious, evidence = edge_sums(
-            self._received, self._profile, self._counts.crowd, options.bound
-        )
-        return sums._replace(infectious=infectious, evidence=evidence)
+        crowd, bound = self._counts.crowd, options.bound
+        found = edge_sums(self._received, self._profile, crowd, bound)
+        return sums._replace(infectious=found[0], evidence=found[1])
 
     def end(self, received: EdgeMessages) -> None:
         """Send the last messages; there is no reply."""
@@ -167,7 +164,7 @@ class DenoisingExchange:
 
 
 def unit_of(plan: FieldPlan, profile: ExpectedProfile) -> float:
-    """Return the factor by which a positive person's message has norm 1."""
+    """Return the factor that scales a positive person's message to norm 1."""
     return 1 / float(np.linalg.norm(profile.by_cell(plan.length)))
 
 
@@ -186,24 +183,23 @@ def edge_sums(
 
 
 def by_slot(cells: Floats, slots: int) -> Floats:
-    """Repeat cells (cells in time, regions) by slot: (slots, 1 + regions)."""
+    """Expand (cells in time, regions) to (slots, 1 + regions); column 0 is zero."""
     found = np.repeat(cells, slots // len(cells), axis=0)
     return np.pad(found, ((0, 0), (1, 0)))
 
 
 def _pooled(received: list[NoisySums]) -> NoisySums:
-    """Average all sweeps, weighted by precision: messages change little."""
+    """Average the sums of all sweeps, weighted by precision."""
     weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in received]
     pairs = list(zip(weights, received, strict=True))
     total = sum(weight * one.total for weight, one in pairs)
     squared = sum((weight * one.sigma) ** 2 for weight, one in pairs)
-    return NoisySums(
-        np.asarray(total / sum(weights)), np.asarray(np.sqrt(squared) / sum(weights))
-    )
+    whole = sum(weights)
+    return NoisySums(np.asarray(total / whole), np.asarray(np.sqrt(squared) / whole))
 
 
 def estimate_crowd(presence: NoisySums, people: int) -> Floats:
-    """Estimate people per region at a time, (regions,), shrunk towards their mean."""
+    """Estimate people per region, (regions,), shrunk towards their mean."""
     total, sigma = presence.total[0], presence.sigma[0]
     scale = people / max(float(total.sum()), 1.0)
     mean = people / total.size
@@ -214,7 +210,7 @@ def estimate_crowd(presence: NoisySums, people: int) -> Floats:
 
 
 def estimate_share(tested: float, positive: float, sigma: float) -> float:
-    """Estimate the share of positives from two noised counts and the prior."""
+    """Estimate the share of positives from two noised counts and a prior."""
     tested = max(tested, 1.0)
     share = min(max(positive / tested, 0.0), 1.0)
     noise = (1 + share**2) * (sigma / tested) ** 2
@@ -223,7 +219,7 @@ def estimate_share(tested: float, positive: float, sigma: float) -> float:
 
 
 def estimate_excess(sums: NoisySums, crowd: Floats, profile: Floats) -> Floats:
-    """Estimate the mean excess, (cells in time, regions), for a unit ``profile``."""
+    """Estimate the mean excess, (cells in time, regions); ``profile`` has L2 norm 1."""
     # Noise is isotropic: along the profile it is that of one cell.
     weight = profile[:, None] * (sums.sigma > 0)
     there = (weight * profile[:, None]).sum(axis=0)
@@ -242,14 +238,14 @@ def estimate_excess(sums: NoisySums, crowd: Floats, profile: Floats) -> Floats:
 
 
 def _city(along: Floats, people: Floats, sigma: Floats) -> float:
-    """Estimate the city's mean excess, with a prior around 0."""
+    """Estimate the mean excess of the whole city with a Gaussian prior around 0."""
     count = max(float(people.sum()), LEAST_CROWD)
     truly, noise = _CITY_APART**2, float((sigma**2).sum()) / count**2
     return truly / (truly + noise) * float(along.sum()) / count
 
 
 def _shrunk(apart: Floats, people: Floats, sigma: Floats) -> Floats:
-    """Shrink each difference; those of N people have variance v N."""
+    """Shrink differences from the mean to 0; sums over N people have variance v N."""
     known = sigma > 0
     if not known.any():
         return np.zeros_like(apart)

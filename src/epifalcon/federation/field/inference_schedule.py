@@ -1,4 +1,4 @@
-"""The schedule of Falcon Field: runs, their starts, and model selection.
+"""Schedule of Falcon Field: order of runs, initial messages and model selection.
 
 The same schedule is used in one process, over sites and in the audit:
 
@@ -69,13 +69,13 @@ from epifalcon.types import Floats, Probabilities
 
 
 class SiteGroup(MessageExchange, Protocol):
-    """All sites of a task."""
+    """Interface to all sites of a task."""
 
     def counts(self) -> SiteCounts:
         """Return the sum of the counts of all sites."""
 
     def begin(self, run: FieldRun) -> None:
-        """Start a run at all sites."""
+        """Start ``run`` at all sites."""
 
     def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Return the log losses of held-out people under each candidate model."""
@@ -83,17 +83,17 @@ class SiteGroup(MessageExchange, Protocol):
 
 @dataclass
 class ServerResult:
-    """Result at the server; risks stay at the sites."""
+    """Result of a task at the server; risks stay at the sites."""
 
     transmission: TransmissionModel = "fixed"
     transmission_of_folds: dict[int, TransmissionModel] = field(default_factory=dict)
     sweeps: int = 0
     state: InferenceState | None = None
-    """State of the run with all tests."""
+    """Final state of the run with all tests."""
 
     @property
     def field(self) -> dict[str, Floats]:
-        """The final sums at all edges and the factors, by name."""
+        """Final sums at all edges and transmission factors, by name."""
         if self.state is None:
             return {}
         return {**vars(self.state.sums), "factor": self.state.factor.mean}
@@ -101,7 +101,7 @@ class ServerResult:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two folds that a base run excludes; of an odd number one is in two pairs."""
+    """Two folds excluded by a base run; with an odd number of folds, pairs overlap."""
 
     folds: tuple[int, ...]
     owned: tuple[int, ...]
@@ -113,7 +113,7 @@ class Pair:
 
 
 class InferenceSchedule:
-    """Executes all runs of a task; sites then have the risks of their people."""
+    """Executes all runs of a task; the sites store the risks of their people."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class InferenceSchedule:
         report: Callable[[int, int], None] = lambda _done, _planned: None,
         factor: TransmissionFactor | None = None,
     ) -> None:
-        """``count`` is the number of people; ``factor`` is known transmission."""
+        """Collect the counts of all sites; ``factor`` fixes transmission factors."""
         self._people, self._task, self._clock = people, task, clock
         self._report, self._factor = report, factor
         self._counts = people.counts()
@@ -137,11 +137,12 @@ class InferenceSchedule:
             self._private = PrivateCounts(plan, crowd, self._counts.noises, count)
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
+        force = 0.0
+        if share is not None:
+            force = force_by_share(share, clock, task.pathogen, task.rule)
         self.graph = FactorGraph(
             clock,
-            0.0
-            if share is None
-            else force_by_share(share, clock, task.pathogen, task.rule),
+            force,
             task.rule.chance,
             crowd,
             over_susceptible=task.rule.contact == "I/S",
@@ -162,7 +163,7 @@ class InferenceSchedule:
         self._candidate_sweeps = max(self._short // 2, 1)
 
     def run(self) -> ServerResult:
-        """Execute all runs; see the module docstring."""
+        """Execute all runs in the order of the module docstring."""
         result, held_out = self.result, []
         state: InferenceState | None = None
         for pair in self.pairs():
@@ -177,26 +178,21 @@ class InferenceSchedule:
                 if self._selects and partner is not None:
                     transmission = self._select([HeldOutFold(partner, pair.folds)])
                 result.transmission_of_folds[fold] = transmission
-                state = self._run(
-                    FieldRun((fold,), transmission, "base"), self._more, common
-                )
-        result.transmission = (
-            self._select(held_out) if self._selects else self._models[0]
-        )
+                run = FieldRun((fold,), transmission, "base")
+                state = self._run(run, self._more, common)
+        chosen = self._select(held_out) if self._selects else self._models[0]
+        result.transmission = chosen
         if state is None:
-            last = self._run(
-                FieldRun((), result.transmission), self._task.inference.sweeps
-            )
+            sweeps = self._task.inference.sweeps
+            result.state = self._run(FieldRun((), chosen), sweeps)
         else:
-            last = self._run(
-                FieldRun((), result.transmission, "last"), self._more, state
-            )
-        result.state = last
+            last = FieldRun((), chosen, "last")
+            result.state = self._run(last, self._more, state)
         return result
 
     @property
     def _planned(self) -> int:
-        """Number of sweeps of all runs."""
+        """Planned number of sweeps over all runs."""
         if not self._folds:
             return self._task.inference.sweeps
         each = self._short + len(self._candidates) * self._candidate_sweeps
@@ -228,14 +224,16 @@ class InferenceSchedule:
             tested = max(tested, 1.0)
             positive = self._private.positive(tested, positive)
             exchange = DenoisingExchange(exchange, self._private, self._rates)
+        begin: InferenceState | InitialHazard
+        if start is not None:
+            begin = start.continued()
+        else:
+            seeded, slots = self._rates.seeded, self._clock.slots
+            begin = InitialHazard.from_tests(tested, positive, seeded, slots)
         state = infer(
             exchange,
             self.graph,
-            InitialHazard.from_tests(
-                tested, positive, self._rates.seeded, self._clock.slots
-            )
-            if start is None
-            else start.continued(),
+            begin,
             sweeps,
             settings,
             Transmission(run.transmission, settings.region),
@@ -251,7 +249,7 @@ class InferenceSchedule:
         self._report(self.result.sweeps, max(self._planned, self.result.sweeps))
 
     def _share_of_others(self) -> float | None:
-        """Mean share of others among the people present; None without observations."""
+        """Mean share of others among people at a place; None without observations."""
         there = self._counts.crowd[:, 1:]
         lost = (there > 0) if self._task.rule.contact == "I/N" else (there == 1)
         observed = float(there.sum())
@@ -292,7 +290,7 @@ class LocalSites:
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) risks, site by site."""
+        """Risk of each person, (people,), in the order of the sites."""
         return np.concatenate([site.risk for site in self.sites])
 
 
@@ -307,11 +305,9 @@ def run_in_process(
     report: Callable[[int, int], None] = lambda _done, _planned: None,
     factor: TransmissionFactor | None = None,
 ) -> tuple[FieldSite, InferenceSchedule]:
-    """Run a task for everybody in this process; the site then has all risks."""
+    """Run a task with everybody at one in-process site; return site and schedule."""
     site = FieldSite(SiteData(traces, known, 0), task, seed, noise)
-    people = LocalSites([site], ledger)
-    schedule = InferenceSchedule(
-        people, task, traces.people, traces.clock, report, factor
-    )
+    people, count, clock = LocalSites([site], ledger), traces.people, traces.clock
+    schedule = InferenceSchedule(people, task, count, clock, report, factor)
     schedule.run()
     return site, schedule

@@ -1,4 +1,4 @@
-"""Channels, noise and receipts of all releases of a Falcon Field site.
+"""Privacy plan of Falcon Field: channels, noise and receipts of a site's releases.
 
 A private run releases the number of people per place (once), the numbers of tested and
 positive people (once), and in each sweep the excess infectiousness. Regional
@@ -11,7 +11,7 @@ The ``reach`` of a vector is its sensitivity to the protected unit:
   person's tests but not on its trace: each slot is clipped at ``cap``, and scaling
   down the whole vector increases no distance;
 - later messages depend on everything that a person received, so any visit may change
-  all of them: they are clipped like a person's, with the relation ``replace``.
+  all of them: they are clipped to ``bound``, with the relation ``replace``.
 """
 
 import math
@@ -33,50 +33,50 @@ from epifalcon.privacy.ledger import Budget
 
 PRESENCE, TESTS, INFECTIOUS = "presence", "tests", "infectious"
 _CLIP_OF_TESTS = math.sqrt(2)
-"""Largest norm of a person's vector (tested, positive)."""
+"""Largest L2 norm of a person's 0/1 vector (tested, positive)."""
 
 
 @dataclass(frozen=True)
 class FieldPlan:
-    """Noise and receipts of a private run that spends exactly the budget."""
+    """Noise scales and receipts of a private run that uses the whole budget."""
 
     settings: FieldPrivacySettings
     clock: Clock
 
     @property
     def length(self) -> int:
-        """Slots of a cell."""
+        """Number of slots per cell."""
         lengths = {"slot": 1, "day": self.clock.slots_per_day}
         return lengths.get(self.settings.cells, self.clock.slots)
 
     @property
     def budget(self) -> Budget:
-        """The budget that the ledger enforces."""
+        """Privacy budget enforced by the ledger."""
         privacy = self.settings
         limits: dict[str, Any] = {privacy.unit: privacy.epsilon}
         return Budget(**limits, delta=privacy.delta)
 
     @property
     def presence_reach(self) -> float:
-        """Sensitivity of presence to the unit, in shares of the window."""
+        """Sensitivity of presence to the protected unit, as a share of the window."""
         slots = {"visit": 1, "day": self.clock.slots_per_day}.get(self.settings.unit)
         return self.settings.bound if slots is None else slots / self.clock.slots
 
     def cap(self, most: float) -> float:
-        """Return the cap of one slot; ``most`` is the value of a positive person."""
+        """Return the limit per slot; ``most`` is the maximum of a positive person."""
         if self.settings.unit == "person":
             return self.settings.bound / self._slots_of_a_day
         return most
 
     def reach(self, number: int, most: float) -> float:
-        """Return the sensitivity of the message of a sweep to the unit."""
+        """Return a message's sensitivity to the protected unit in sweep ``number``."""
         if number > 1 or self.settings.unit == "person":
             return self.settings.bound
         slots = 1.0 if self.settings.unit == "visit" else self._slots_of_a_day
         return slots * self.cap(most)
 
     def sigma(self, channel: str, number: int = 0) -> float:
-        """Return the noise scale of a channel for a reach of 1."""
+        """Return the noise standard deviation of a channel for sensitivity 1."""
         privacy = self.settings
         alone = self._receipt(channel, number, 1.0).squared_mu(privacy.unit)
         left = self._share(channel) * mu_for(privacy.epsilon, privacy.delta) ** 2
@@ -102,7 +102,7 @@ class FieldPlan:
         return self._receipt(channel, number, self.sigma(channel, number))
 
     def _share(self, channel: str) -> float:
-        """Return the part of mu^2 for one release of the channel."""
+        """Return the fraction of mu^2 spent on one release of the channel."""
         privacy = self.settings
         presence = privacy.presence_share if privacy.mode == "sums" else 0.0
         known = {PRESENCE: presence, TESTS: privacy.tests_share}
@@ -110,7 +110,7 @@ class FieldPlan:
 
     @property
     def _slots_of_a_day(self) -> float:
-        """L2 norm of a day's slots if each one contributes 1."""
+        """L2 norm of a person's contributions in one day if each slot contributes 1."""
         slots = self.clock.slots_per_day
         return math.sqrt(slots) if self.length == 1 else float(slots)
 
@@ -127,7 +127,7 @@ class FieldPlan:
         return GaussianRelease(terms=terms, clip=clip, sigma=sigma)
 
     def _releases(self, channel: str) -> Releases:
-        """Return the most vectors of the protected unit that a larger unit changes."""
+        """Return how many protected vectors one visit, day or person can change."""
         if channel == TESTS or self.settings.unit == "person":
             return ONE_VECTOR
         clock, length = self.clock, self.length
@@ -152,14 +152,14 @@ _UNPROTECTED = {
 
 
 def budget_of(task: FieldTask, clock: Clock) -> Budget:
-    """Return the budget that a ledger enforces for ``task``."""
+    """Return the privacy budget of ``task``; unlimited in mode ``off``."""
     if not task.private:
         return Budget()
     return FieldPlan(task.settings.privacy, clock).budget
 
 
 def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
-    """Return the receipts before the first sweep; in mode ``off`` all receipts."""
+    """Return the receipts before the first sweep; in mode ``off`` of all sweeps."""
     if task.private:
         return FieldPlan(task.settings.privacy, clock).opening()
     absent = {

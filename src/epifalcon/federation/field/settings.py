@@ -1,4 +1,4 @@
-"""Settings of Falcon Field and the task that sites receive; does not import torch."""
+"""Settings of Falcon Field, and the task sent to sites; does not import torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -21,9 +21,9 @@ Cells = Literal["slot", "day", "window"]
 class FieldPrivacySettings(Checked):
     """The privacy guarantee of a run.
 
-    ``off``: none. ``sums``: the server sees sums over people, each with one noise.
-    ``local``: every person adds noise to its messages; the regions of a message are
-    sent without protection.
+    ``off``: none. ``sums``: noise is added to each sum over people. ``local``: every
+    person adds noise to its own messages; the regions of a message are sent without
+    protection.
     """
 
     mode: FieldMode = "off"
@@ -31,21 +31,21 @@ class FieldPrivacySettings(Checked):
     delta: Positive = DELTA
     unit: Unit = "person"
     cells: Cells = "window"
-    """One sum per region over the whole window, per region and day, or per region
-    and slot: fewer sums contain less noise in total."""
+    """Period of one sum per region: the whole window, a day or a slot. Fewer sums
+    contain less noise in total."""
     sweeps: Count = 1
     """Number of sweeps; each one has a privacy cost."""
     bound: Positive = 0.5
-    """Largest L2 norm of a person's message over all regions. 1 is a person known to
-    be positive who stayed in one region all the time."""
+    """Largest L2 norm of a person's message over all regions. A person known to be
+    positive who stayed in one region all the time has norm 1."""
     places: Count = 2
-    """In mode ``local``, the number of regions per cell in a person's message: those
-    where it spent the most time."""
+    """Number of regions per cell in a person's message in mode ``local``: those with
+    the most time spent."""
     presence_share: Positive = 0.1
-    """Part of mu^2 for the numbers of people per place. Not used in mode ``local``,
-    where regions are sent without protection."""
+    """Fraction of mu^2 spent on the numbers of people per place. Not used in mode
+    ``local``, where regions are sent without protection."""
     tests_share: Positive = 0.01
-    """Part of mu^2 for the numbers of tested and of positive people."""
+    """Fraction of mu^2 spent on the numbers of tested and positive people."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +87,7 @@ class FieldTask:
         rule: OutbreakSettings,
         test_errors: TestErrors,
     ) -> "FieldTask":
-        """Create the task; the rule's seeds are replaced by their number."""
+        """Create the task; replace the rule's seed people by their number."""
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
@@ -112,12 +112,12 @@ class FieldTask:
 
     @property
     def folds(self) -> int:
-        """Number of folds of the tested people; a private run has none."""
+        """Number of folds of the tested people; 0 in a private run."""
         return 0 if self.private else self.settings.field.folds
 
     @property
     def inference(self) -> FieldSettings:
-        """Settings of inference, with the sweeps that the privacy budget covers."""
+        """Inference settings; a private run uses the sweeps of its privacy settings."""
         if not self.private:
             return self.settings.field
         return replace(self.settings.field, sweeps=self.settings.privacy.sweeps)
@@ -129,5 +129,5 @@ class FieldTask:
 
     @property
     def learns_transmission(self) -> bool:
-        """Return True if sites send infections and hazard by region."""
+        """Return True if a transmission model is estimated from sites' sums."""
         return not self.private and self.settings.field.region.candidates != ("fixed",)

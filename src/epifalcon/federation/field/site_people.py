@@ -3,14 +3,14 @@
 The same code runs in one process (one site with everybody), over a network and in the
 audit. In a private run messages are clipped and noised here.
 
-A person's message is a vector with one entry per cell (a region and a stretch of
+A person's message is a vector with one entry per cell (a region and a range of
 slots): the sum of the contributions of its slots there. Each slot is clipped at a cap,
 and a vector longer than the bound is scaled down to it. The rules depend only on the
 plan, so sites compute them themselves and no server can request more.
 
-Noise is drawn with the site's own secret: in mode ``local`` one noise per person and
-cell, drawn as one noise for the people of a site; in mode ``sums`` one noise per sum
-of the site, large enough for the whole guarantee, since no trusted party adds the sums
+Noise is drawn with the site's own secret. In mode ``local`` each person adds noise to
+each of its cells; their sum is drawn once per site. In mode ``sums`` the noise of each
+site's sum is large enough for the whole guarantee, since no trusted party adds the sums
 of sites.
 """
 
@@ -46,12 +46,12 @@ from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.messages import Record
 from epifalcon.federation.preparation import SiteData, drawn_for
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
-from epifalcon.types import Floats, Mask, Probabilities, RegionIds
+from epifalcon.types import Additive, Floats, Mask, Probabilities, RegionIds
 
 _BELOW_BOUND = 1 - 2.0**-40
-"""Rounding must not make a vector longer than the bound."""
-Start = Literal["cold", "base", "last"]
-Purpose = Literal["base", "candidate", "final"]
+"""Factor slightly below 1: rounding must not make a vector longer than the bound."""
+Candidate = tuple[tuple[int, ...], TransmissionModel]
+"""Key of a candidate run: excluded folds and transmission model."""
 
 
 @dataclass(frozen=True)
@@ -61,87 +61,77 @@ class FieldRun:
     without: tuple[int, ...] = ()
     """Folds whose tests are excluded."""
     transmission: TransmissionModel = "fixed"
-    """Model of transmission."""
-    start: Start = "cold"
-    """``cold``: no messages. ``base``: the last run with the purpose ``base``.
-    ``last``: the last final run. A start must exclude all tests excluded here."""
-    purpose: Purpose = "final"
-    """``base``: start of others. ``candidate``: model selection. ``final``: risks."""
+    """Transmission model of the run."""
+    start: Literal["cold", "base", "last"] = "cold"
+    """Initial messages. ``cold``: none. ``base``: those of the last base run. ``last``:
+    those of the last final run. That run must exclude all tests excluded here."""
+    purpose: Literal["base", "candidate", "final"] = "final"
+    """Use of the run: start of others, model selection, or risks."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutFold:
-    """People of a fold, with the folds excluded by the run that evaluates them."""
+    """A held-out fold, and the folds excluded by the run that evaluates it."""
 
     fold: int
     without: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class SiteCounts(Record):
+class SiteCounts(Record, Additive):
     """Counts of a site before the first sweep, or sums over several sites."""
 
     crowd: Floats
-    """Number of people: (slots, 1 + regions). In mode ``sums`` a clipped sum per
-    region, with noise; in mode ``local`` of size 0, since ``noises`` has it."""
+    """Number of people, (slots, 1 + regions). In mode ``sums`` a clipped and noised sum
+    per region; in mode ``local`` empty, since ``noises`` counts the people."""
     tests: Floats
-    """(folds, 2) tested and positive people; in a private run one row, with noise."""
+    """Tested and positive people per fold, (folds, 2); one noised row if private."""
     noises: Floats
     """Number of noise terms in each cell, (cells in time, 1 + regions): one per sender
-    in mode ``local``. Of size 0 in mode ``off``."""
-
-    def __add__(self, other: "SiteCounts") -> "SiteCounts":
-        return SiteCounts(
-            self.crowd + other.crowd,
-            self.tests + other.tests,
-            self.noises + other.noises,
-        )
+    in mode ``local``. Empty in mode ``off``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Final:
-    """Risks at the end of a final run."""
+    """Result of a final run."""
 
     risk: Probabilities
-    """(people,) risk of having been infected, own tests excluded."""
+    """Probability of having been infected, own tests excluded, (people,)."""
     now: CurrentRisk
 
 
 class ClippingRule(NamedTuple):
-    """How messages are clipped; public."""
+    """Public parameters of the clipping of messages."""
 
     base: Floats
-    """(slots,) subtracted from the message of a slot: the public expectation."""
+    """Public expectation that is subtracted from the message of each slot, (slots,)."""
     scale: float
-    """Factor of the difference; with 0 each slot contributes ``present``."""
+    """Factor of the difference; 0 counts presence only, ``present`` per slot."""
     present: float
     length: int
-    """Slots of a cell."""
+    """Number of slots per cell."""
     cap: float
-    """Largest contribution of one slot."""
+    """Largest absolute contribution of one slot."""
     bound: float
     """Largest L2 norm of a person's whole vector."""
     places: int
-    """Largest number of regions per cell in time, by time spent; 0 for all."""
+    """Number of regions per cell in time, those with the most time spent; 0 for all."""
     reach: float
     """Sensitivity of the vector to the protected unit."""
 
 
 class Sent(NamedTuple):
-    """Clipped sums, (cells in time, 1 + regions) each; column 0, not observed, is 0."""
+    """Clipped sums and numbers of senders, each (cells in time, 1 + regions)."""
 
     total: Floats
     senders: Floats
-    """Number of people with a message for the cell."""
+    """Number of people who contribute to each cell."""
 
 
 def presence_clipping(plan: FieldPlan) -> ClippingRule:
-    """Return the clipping of presence, the number of people per place."""
+    """Return the clipping rule for presence, the number of people per place."""
     clock, slots = plan.clock, plan.clock.slots
-    bound, reach = plan.settings.bound, plan.presence_reach
-    clipping = ClippingRule(
-        np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach
-    )
+    bound, reach, base = plan.settings.bound, plan.presence_reach, np.zeros(slots)
+    clipping = ClippingRule(base, 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
     if plan.settings.mode == "local":
         return clipping._replace(length=plan.length, places=plan.settings.places)
     if plan.settings.unit != "person":
@@ -153,7 +143,7 @@ def presence_clipping(plan: FieldPlan) -> ClippingRule:
 def excess_clipping(
     plan: FieldPlan, profile: ExpectedProfile, number: int
 ) -> ClippingRule:
-    """Return the clipping of the excess infectiousness in sweep ``number``."""
+    """Return the clipping rule for excess infectiousness in sweep ``number``."""
     scale = unit_of(plan, profile)
     most = scale * float(profile.excess.max())
     whole = plan.settings.unit == "person" or number > 1
@@ -181,7 +171,7 @@ def send(cohort: ChainCohort, clipping: ClippingRule) -> Sent:
 def _add_messages(
     regions: RegionIds, message: NDArray[np.float32], clipping: ClippingRule, sent: Sent
 ) -> None:
-    """Add everybody's vector to ``sent``."""
+    """Add each person's clipped vector to ``sent``."""
     slots, edges = regions.shape[0], sent.total.shape[1]
     value, time = np.zeros((2, edges))
     row, place = np.empty((2, slots), np.int64)
@@ -248,15 +238,13 @@ class FieldSite:
         self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
         self.exchanges = 0
-        """Sweeps of the run so far."""
+        """Number of sweeps of the current run so far."""
         self.scale: dict[tuple[str, int], float] = {}
-        """Noise of each release so far, by channel and sweep."""
+        """Noise standard deviation of each release so far, by channel and sweep."""
         self.finals: dict[tuple[int, ...], Final] = {}
         """Results of final runs, by the folds that they exclude."""
-        self.candidates: dict[
-            tuple[tuple[int, ...], TransmissionModel], Probabilities
-        ] = {}
-        """Risks of candidate models, by excluded folds and model."""
+        self.candidates: dict[Candidate, Probabilities] = {}
+        """Risks of candidate models."""
         self.cohort = self._new_cohort(data.known)
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
@@ -264,12 +252,12 @@ class FieldSite:
 
     @cached_property
     def plan(self) -> FieldPlan:
-        """The plan of a private run."""
+        """Privacy plan of the run."""
         return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) risks; those of tested people are out-of-fold."""
+        """Risk of each person, (people,); out-of-fold for tested people."""
         if () not in self.finals:
             raise DataError("the run has not ended")
         risk = np.empty(len(self.fold))
@@ -279,11 +267,11 @@ class FieldSite:
         return risk
 
     def own(self, without: tuple[int, ...]) -> Mask:
-        """(people,) whose risk is that of the run without these folds; () is first."""
+        """Return the mask of people in the given folds, or of everybody for ``()``."""
         return np.isin(self.fold, without) if without else np.full(len(self.fold), True)
 
     def count(self) -> SiteCounts:
-        """Count people per place, tested and positive people; with noise if private."""
+        """Count people per place, tested and positive people; noised if private."""
         folds, status = max(self.task.folds, 1), self.data.known.status
         tests = np.zeros((folds, 2))
         np.add.at(tests[:, 0], self.fold[status >= 0], 1)
@@ -301,11 +289,10 @@ class FieldSite:
         return SiteCounts(self._noised(sent, PRESENCE, 0, clipping), tests, noises)
 
     def begin(self, run: FieldRun) -> None:
-        """Start a run without the tests of some folds, from no or earlier messages."""
-        if any(not 0 <= part < self.task.folds for part in run.without):
-            raise DataError(
-                f"without={run.without} must be folds from 0 to {self.task.folds - 1}"
-            )
+        """Start ``run``: exclude its folds' tests and set the initial messages."""
+        last = self.task.folds - 1
+        if any(not 0 <= part <= last for part in run.without):
+            raise DataError(f"without={run.without} must be folds from 0 to {last}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
         known = self.data.known.of_people(~np.isin(self.fold, run.without))
@@ -315,37 +302,33 @@ class FieldSite:
             before, cohort = self.run, self.cohort
             if run.start == "base":
                 before, cohort = self._base[0], self._base[1].copy()
-            before = present(
-                before, "the run starts from one that this site does not have"
-            )
+            missing = "the run starts from one that this site does not have"
+            before = present(before, missing)
             if not set(run.without) <= set(before.without):
                 raise DataError("a run starts from one that used tests it excludes")
             self.cohort = cohort.with_tests(known, self.task.test_errors)
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Receive messages and send sums; in a private run clipped, with noise."""
+        """Process received messages; return sums, clipped and noised if private."""
         present(self.run, "no run was started")
         self.exchanges += 1
         number = self.exchanges
         if not self.task.private:
             return self.cohort.sweep(received, options)
         if number == 1:
-            clock = self.data.traces.clock
-            self._profile = ExpectedProfile.of(
-                received, self.rates, clock, options.bound
-            )
+            clock, bound = self.data.traces.clock, options.bound
+            self._profile = ExpectedProfile.of(received, self.rates, clock, bound)
         profile = present(self._profile, "the first exchange of the run is missing")
         # Own messages are not subtracted from noised sums, so no damping is needed.
-        self.cohort.sweep(
-            received, SweepOptions(1.0, np.ones(len(received.day)), options.bound)
-        )
+        plain = SweepOptions(1.0, np.ones(len(received.day)), options.bound)
+        self.cohort.sweep(received, plain)
         clipping = excess_clipping(self.plan, profile, number)
         noised = self._noised(send(self.cohort, clipping), INFECTIOUS, number, clipping)
         return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
     def end(self, received: EdgeMessages) -> None:
-        """Receive the last messages of a run and store risks; nothing is sent."""
+        """Process the last messages of a run and store the risks; nothing is sent."""
         run = present(self.run, "no run was started")
         self.cohort.end(received)
         risk = self.cohort.risk.copy()
@@ -371,14 +354,13 @@ class FieldSite:
         return ModelLosses.of(np.concatenate(parts))
 
     def _new_cohort(self, known: TestResults) -> ChainCohort:
-        return ChainCohort.of(
-            self.data.traces, known, self.rates, self.task.test_errors
-        )
+        traces, errors = self.data.traces, self.task.test_errors
+        return ChainCohort.of(traces, known, self.rates, errors)
 
     def _noised(
         self, sent: Sent, channel: str, number: int, clipping: ClippingRule
     ) -> Floats:
-        """Add noise to sums (cells in time, 1 + regions); column 0 stays empty."""
+        """Return the sums with noise, (cells in time, 1 + regions); column 0 is 0."""
         receipt = self.plan.receipt(channel, number)
         scale = self.scale[channel, number] = clipping.reach * receipt.sigma
         # NaN or infinity would remain visible after noise.
@@ -391,7 +373,7 @@ class FieldSite:
         return np.pad(total + added, ((0, 0), (1, 0)))
 
     def _noise_of_tests(self) -> Floats:
-        """Return everybody's noise, (2,): senders must not reveal who is tested."""
+        """Draw the noise of the counts of tested and positive people, (2,)."""
         receipt = self.plan.receipt(TESTS, 0)
         key = NoiseKey(self._noise, receipt.terms)
         people = self.data.people if self.task.is_local else self.data.people[:1]

@@ -1,4 +1,4 @@
-"""Falcon Field over sites: the messages, the site's part and the server's part.
+"""Falcon Field over sites: messages, the site side and the server side of a run.
 
 Requests: ``hello`` (invitation), ``count`` (people per place, tested people),
 ``sweep`` and ``end`` of each run, ``losses`` (of held-out people), ``finish``.
@@ -15,7 +15,7 @@ same requests give identical answers and are not counted twice; others are refus
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from time import perf_counter
@@ -97,7 +97,7 @@ _MOST_SEEMING = 1e12
 
 @dataclass(frozen=True)
 class Size:
-    """Number of people of all sites, clock and number of regions of a task."""
+    """Dimensions of a task: people over all sites, clock, and number of regions."""
 
     people: int
     clock: Clock
@@ -105,18 +105,17 @@ class Size:
 
     @property
     def by_slot(self) -> tuple[int, int]:
-        """Shape of sums per slot and region; column 0 is "not observed"."""
+        """Shape of sums per slot and region; column 0 is for people not observed."""
         return self.clock.slots, 1 + self.regions
 
     @property
     def by_day(self) -> tuple[int, int]:
-        """Shape of sums per day and region."""
+        """Shape of sums per day and region; column 0 is for people not observed."""
         return self.clock.days, 1 + self.regions
 
 
-@dataclass(frozen=True, eq=False)
 class _Exchange(Record):
-    """Server to site: ``EdgeMessages``, ``SweepOptions`` and the run."""
+    """Server to site: fields of ``EdgeMessages`` and ``SweepOptions``, and the run."""
 
     edges: Floats
     hazard: Floats
@@ -134,7 +133,7 @@ class _Exchange(Record):
     def of(
         cls, received: EdgeMessages, options: SweepOptions, run: FieldRun, step: int
     ) -> Self:
-        """Encode one exchange; ``step`` counts those of a run."""
+        """Build the request; ``step`` is the number of the exchange in its run."""
         given: dict[str, Any] = {**received._asdict(), **options._asdict()}
         given |= {"run": run, "step": step}
         del given["day"]
@@ -144,14 +143,14 @@ class _Exchange(Record):
 
     @property
     def digest(self) -> str:
-        """Digest of everything in the request."""
+        """Digest of all fields of the request."""
         packet = self.encode(MessageHeader("", "", 0, ""))
         return digest(dict(packet.values), tensors=packet.tensors)
 
     def received(
         self, size: Size, task: FieldTask
     ) -> tuple[EdgeMessages, SweepOptions]:
-        """Decode the edge messages; refuse what no honest server sends."""
+        """Decode messages and options; refuse values that no honest server sends."""
         slots, sweeps = size.clock.slots, self.phase == Sweep.phase
         first = self.step == 1 and self.run.start == "cold" and sweeps
         if (self.hazard.size > 0) != first:
@@ -164,22 +163,11 @@ class _Exchange(Record):
         for name in ("own", "infectious_step"):
             if not 0 <= getattr(self, name) <= 1:
                 raise DataError(f"{name}={getattr(self, name):g} must be from 0 to 1")
-        return (
-            EdgeMessages(
-                np.zeros((*size.by_slot, 4)) if first else self._edges(size, task),
-                self.hazard,
-                (np.arange(slots) // size.clock.slots_per_day).astype(np.int32),
-                self.own,
-                self.geometric_ratio,
-            ),
-            SweepOptions(
-                self.infectious_step,
-                self.evidence_step,
-                self.bound,
-                self.susceptible,
-                self.tally,
-            ),
-        )
+        edges = np.zeros((*size.by_slot, 4)) if first else self._edges(size, task)
+        day = (np.arange(slots) // size.clock.slots_per_day).astype(np.int32)
+        options = SweepOptions(*(getattr(self, name) for name in SweepOptions._fields))
+        ratio = self.geometric_ratio
+        return EdgeMessages(edges, self.hazard, day, self.own, ratio), options
 
     def _edges(self, size: Size, task: FieldTask) -> Floats:
         # With noise, the count at a place may exceed the number of people.
@@ -194,29 +182,25 @@ class _Exchange(Record):
         return edges
 
 
-@dataclass(frozen=True, eq=False)
 class Sweep(_Exchange):
-    """Server to site: one exchange. Answer: FieldSums."""
+    """Server to site: the edge messages of one sweep. Answer: FieldSums."""
 
     phase = "sweep"
 
 
-@dataclass(frozen=True, eq=False)
 class EndOfRun(_Exchange):
     """Server to site: the last edge messages of a run. Answer: Done."""
 
     phase = "end"
 
 
-@dataclass(frozen=True, eq=False)
 class LossesRequest(Record):
-    """Server to site: sum up losses of held-out people under each model."""
+    """Server to site: sum the losses of held-out people under each model."""
 
     phase = "losses"
     held_out: tuple[HeldOutFold, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class FieldSums(Record):
     """Site to server: sums over its people (``seir_chain.Sums``)."""
 
@@ -226,27 +210,22 @@ class FieldSums(Record):
     tally: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class LossesReply(Record):
-    """Site to server: losses of held-out people (``calibration.ModelLosses``)."""
-
-    people: int
-    total: Floats
-    products: Floats
+class LossesReply(Record, calibration.ModelLosses):
+    """Site to server: losses of held-out people."""
 
 
 class FieldAnswers:
-    """Checks the answers of one site."""
+    """Validation of the answers of one site."""
 
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
-        """``people`` counts those of the site, ``size.people`` those of all sites."""
+        """Set the limits for a site with ``people`` of all ``size.people`` people."""
         self._task, self._size, self.people = task, size, people
         self._plan = FieldPlan(task.settings.privacy, size.clock)
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
     def counts(self, answer: SiteCounts) -> SiteCounts:
-        """Require counts that are possible for the site's number of people."""
+        """Return the counts; refuse values impossible for the site's people."""
         if self._task.private:
             return self._noised_counts(answer)
         people, crowd, tests = self.people, answer.crowd, answer.tests
@@ -277,7 +256,7 @@ class FieldAnswers:
         return answer
 
     def sums(self, answer: FieldSums, options: SweepOptions) -> Sums:
-        """Return the sums; refuse values impossible for the people counted."""
+        """Return the sums; refuse values impossible for the site's counts."""
         nothing, no_tally = np.zeros((0, 0)), np.zeros((0, 0, 0))
         if self._task.private:
             shape = self._noises.shape
@@ -291,33 +270,25 @@ class FieldAnswers:
         if options.tally:
             most = self.people * self._size.clock.slots_per_day * MOST_LOG
             _within("tally", answer.tally, (2, *self._size.by_day), 0.0, most)
-        return Sums(
-            answer.infectious,
-            answer.evidence,
-            answer.susceptible if options.susceptible else nothing,
-            answer.tally if options.tally else no_tally,
-        )
+        susceptible = answer.susceptible if options.susceptible else nothing
+        tally = answer.tally if options.tally else no_tally
+        return Sums(answer.infectious, answer.evidence, susceptible, tally)
 
     def losses(self, answer: LossesReply) -> calibration.ModelLosses:
-        """Return the sums of losses; refuse values impossible for so many people."""
+        """Return the losses; refuse values impossible for the number of people."""
         if not 0 <= answer.people <= self.people:
             raise DataError(f"people={answer.people} must be from 0 to {self.people}")
         most = answer.people * _MOST_LOSS
         candidates = len(self._task.settings.field.region.candidates)
-        _within("total", answer.total, (candidates,), 0.0, most)
-        _within(
-            "products",
-            answer.products,
-            (candidates, candidates),
-            0.0,
-            most * _MOST_LOSS,
-        )
-        return calibration.ModelLosses(answer.people, answer.total, answer.products)
+        shape = (candidates, candidates)
+        _within("total", answer.total, shape[:1], 0.0, most)
+        _within("products", answer.products, shape, 0.0, most * _MOST_LOSS)
+        return answer
 
     def _require_cells(
         self, name: str, given: Floats, channel: str, shape: tuple[int, ...]
     ) -> None:
-        """Require noised sums within the range of the plan's noise."""
+        """Require noised sums within the range of clipped sums plus noise."""
         plan = self._plan
         # Largest contribution of a person, or of its protected unit, to a cell.
         most = max(plan.settings.bound, float(plan.length), plan.clock.slots_per_day)
@@ -348,7 +319,7 @@ def _within(
     *,
     whole: bool = False,
 ) -> Floats:
-    """Require finite numbers of this shape, from ``low`` to ``high``."""
+    """Return ``found``; require its shape and values from ``low`` to ``high``."""
     shaped(shape, **{name: found})
     if not np.isfinite(found).all():
         raise DataError(f"{name} holds NaN or infinity")
@@ -361,37 +332,34 @@ def _within(
 
 @dataclass(frozen=True, kw_only=True)
 class FieldRunRequest(RunRequest):
-    """A run of Falcon Field, as the server requests it from sites."""
+    """Task, rules and seed of a Falcon Field run, as sent to all sites."""
 
     method = METHOD
     settings: FieldTask
 
     @property
     def requirements(self) -> RunRequirements:
-        """Permissions that the run needs from a site; no rows per person."""
+        """Requirements of the run, which a site compares with its policy."""
         task = self.settings
         delta = task.settings.privacy.delta if task.private else None
-        return RunRequirements(
-            mode=task.mode, regions=task.learns_transmission, delta=delta
-        )
+        regions = task.learns_transmission
+        return RunRequirements(mode=task.mode, regions=regions, delta=delta)
 
     def squared_mu(self, clock: Clock) -> float | None:
-        """Return mu^2 of all releases per person; None without a guarantee."""
+        """Return mu^2 per person of the whole run; None without a guarantee."""
         if not self.is_private:
             return None
         task = self.settings
         receipts = list(opening_receipts(task, clock))
         for number in range(1, 1 + task.inference.sweeps):
             receipts += sweep_receipts(task, clock, number)
-        noised = [
-            receipt for receipt in receipts if isinstance(receipt, GaussianRelease)
-        ]
-        return sum(receipt.squared_mu("person") for receipt in noised)
+        noised = [one for one in receipts if isinstance(one, GaussianRelease)]
+        return sum(one.squared_mu("person") for one in noised)
 
 
 @dataclass(frozen=True, eq=False)
 class _Working:
-    """The state after the count."""
+    """State of a site after the ``count`` request."""
 
     people: FieldSite
     size: Size
@@ -399,12 +367,12 @@ class _Working:
 
 
 class FieldSiteRun(SiteSession[FieldRunRequest]):
-    """Answers all calls of one run of Falcon Field."""
+    """One Falcon Field run at a site: the handlers of all its requests."""
 
     request_type = FieldRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
-        """Reset the state; return the handlers."""
+        """Reset the state; return the handlers by request type."""
         self._counted: _Working | None = None
         return {
             Count: self._count,
@@ -415,13 +383,12 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         }
 
     def _count(self, call: Count, _number: int) -> SiteCounts:
-        """Write the receipts, then count people per place and tested people."""
+        """Record the receipts; return counts per place and of tested people."""
         run, first, people = self.admitted, call.first, call.people or 0
         traces, task = run.data.traces, run.request.settings
-        if not 0 <= first <= people - traces.people or people > _MOST_PEOPLE:
-            raise DataError(
-                f"first={first} is out of range: {traces.people:,} of {people} people"
-            )
+        own = traces.people
+        if not 0 <= first <= people - own or people > _MOST_PEOPLE:
+            raise DataError(f"first={first} is out of range: {own} of {people} people")
         # Recorded first, so that no other numbers, and thus folds, can be requested.
         self.record_request("count", digest(first, people))
         data = replace(run.data, first=first)
@@ -436,7 +403,7 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         return made.count()
 
     def _sweep(self, call: Sweep, _number: int) -> FieldSums:
-        """Run one exchange: write the receipts, then return the sums."""
+        """Record the receipts of one sweep, run it and return the sums."""
         task, working = self.admitted.request.settings, self._working
         people, step = working.people, call.step
         received, options = call.received(working.size, task)
@@ -460,7 +427,7 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         return FieldSums(*people.sweep(received, options))
 
     def _end(self, call: EndOfRun, _number: int) -> Done:
-        """Receive the last messages of a run and store risks; nothing is released."""
+        """Process the last messages of a run and store risks; send nothing."""
         task, working = self.admitted.request.settings, self._working
         received, _ = call.received(working.size, task)
         if working.people.run != call.run:
@@ -470,20 +437,19 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         return Done()
 
     def _losses(self, call: LossesRequest, _number: int) -> LossesReply:
-        """Return sums of held-out losses; zero if the policy forbids validation."""
+        """Return sums of held-out losses; 0 if the policy forbids validation."""
         run, working = self.admitted, self._working
         task = run.request.settings
         if not task.selects_transmission:
             raise DataError("these settings have no transmission model to select")
         held_out = call.held_out if run.site.policy.validation else ()
         made = working.people.losses(held_out)
-        return LossesReply(made.people, made.total, made.products)
+        return LossesReply(**vars(made))
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
-        """Write the risks of the site's people to its own folder."""
-        return self.finish(
-            self._working.people.risk, call.scores, digest(self.request_digest)
-        )
+        """Write the site's risks to its folder; send them if requested and allowed."""
+        risk = self._working.people.risk
+        return self.finish(risk, call.scores, digest(self.request_digest))
 
     @property
     def _working(self) -> _Working:
@@ -491,7 +457,7 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
 
 def group_sizes(people: FieldSite) -> dict[str, int]:
-    """Count the people behind each sum; runs without a fold reveal the fold's tests."""
+    """Count all people, and the tested people in each fold."""
     found = {"people": people.data.traces.people}
     for part in range(people.task.folds):
         found[f"tested people in fold {part}"] = int((people.fold == part).sum())
@@ -499,7 +465,7 @@ def group_sizes(people: FieldSite) -> dict[str, int]:
 
 
 class FieldSitesRun(ServerRun[FieldRunRequest]):
-    """One run of Falcon Field at the server; the ``SiteGroup`` of its schedule."""
+    """Falcon Field run at the server; also the ``SiteGroup`` of its schedule."""
 
     request_type = FieldRunRequest
 
@@ -514,23 +480,21 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         self._result = ServerResult()
         self._task = run_request.settings
         self._number = 0
-        """Exchanges of all runs so far."""
+        """Number of exchanges over all runs so far."""
         self._run, self._step = FieldRun(), 0
         self._last: dict[str, Sums] = {}
-        """Last message of each site in this run."""
+        """Last accepted sums of each site in this run."""
 
     def execute(self, progress: Progress) -> None:
-        """Run the whole schedule."""
+        """Run the whole schedule, write the final sums and collect the scores."""
         roster = self._invite()
         budget = budget_of(self._task, roster.clock)
         opening = opening_receipts(self._task, roster.clock)
         self._roster, self._receipts = roster, self.open_ledger(budget, opening)
         people = sum(roster.people.values())
         size = Size(people, roster.clock, roster.regions)
-        self._answers = {
-            site: FieldAnswers(self._task, size, count)
-            for site, count in roster.people.items()
-        }
+        counts = roster.people.items()
+        self._answers = {n: FieldAnswers(self._task, size, one) for n, one in counts}
         last = perf_counter()
 
         def report(done: int, planned: int) -> None:
@@ -546,23 +510,21 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         found = schedule.run().field
         tensors = {name: torch.from_numpy(one) for name, one in found.items()}
         write_tensors(self._folder / FIELD, tensors)
+
+        def require(one: FieldAnswers, answer: ScoresReply) -> Floats | None:
+            return answer.require(one.people)
+
         request = Finish(scores=self._options.scores)
-        self.scores = given(
-            self._call(
-                request, ScoresReply, lambda one, answer: answer.require(one.people)
-            )
-        )
+        self.scores = given(self._call(request, ScoresReply, require))
 
     def figures(self) -> dict[str, Any]:
-        """Return the number of sweeps and the selected model of transmission."""
+        """Return the number of sweeps and the selected transmission model."""
         found = self._result
-        return {
-            "rounds": found.sweeps,
-            "law": found.transmission if found.sweeps else None,
-        }
+        model = found.transmission if found.sweeps else None
+        return {"rounds": found.sweeps, "law": model}
 
     def _invite(self) -> SiteRoster:
-        """Invite the sites; a resumed run reuses the person numbers."""
+        """Invite all sites; a resumed run reuses the person indices."""
         run_request, folder = self._request, self._folder
         before = SharedData.load(folder, run_request.origin)
         roster = invite_sites(self.calls, run_request.hello, before)
@@ -576,30 +538,28 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
     def counts(self) -> SiteCounts:
         """Return the sum of the counts of all sites."""
         people = sum(self._roster.people.values())
+        first = self._roster.first
+        requests = {site: Count(number, people) for site, number in first.items()}
         found = self.calls.call(
-            0,
-            {site: Count(first, people) for site, first in self._roster.first.items()},
-            SiteCounts,
-            lambda site, answer: self._answers[site].counts(answer),
+            0, requests, SiteCounts, lambda site, one: self._answers[site].counts(one)
         )
         self.calls.keep_only(found)
         return reduce(add, [found[site] for site in sorted(found)])
 
     def begin(self, run: FieldRun) -> None:
-        """Begin a run; sites are informed by the first exchange."""
+        """Start ``run``; the sites are informed with its first sweep."""
         self._run, self._step, self._last = run, 0, {}
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Send the messages of all edges; sum up the last message of each site."""
+        """Send the messages of all edges; return the sum of each site's last sums."""
         self._step += 1
         self._number += 1
         self.calls.new_round()
         if made := sweep_receipts(self._task, self._roster.clock, self._step):
             self._receipts.record(*made)
         request = Sweep.of(received, options, self._run, self._step)
-        self._last |= self._call(
-            request, FieldSums, lambda one, answer: one.sums(answer, options)
-        )
+        check = partial(FieldAnswers.sums, options=options)
+        self._last |= self._call(request, FieldSums, check)
         # Sums are added in place: copy the first, which may be needed again.
         latest = [self._last[site] for site in sorted(self._last)]
         copy = Sums(*(one.copy() for one in latest[0]))
@@ -613,15 +573,14 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
 
     def losses(self, held_out: Sequence[HeldOutFold]) -> calibration.ModelLosses:
         """Return the sum of held-out losses over the sites that send them."""
-        found = self._call(
-            LossesRequest(tuple(held_out)), LossesReply, FieldAnswers.losses
-        )
+        request = LossesRequest(tuple(held_out))
+        found = self._call(request, LossesReply, FieldAnswers.losses)
         return reduce(add, [found[site] for site in sorted(found)])
 
     def _call(
         self, request: Record, answer: type[R], check: Callable[[FieldAnswers, R], T]
     ) -> dict[str, T]:
-        """Send the same request to all attending sites; return checked answers."""
+        """Send ``request`` to all attending sites; return validated answers."""
         return self.calls.call(
             self._number,
             dict.fromkeys(self.calls.attending, request),

@@ -1,9 +1,9 @@
-"""Falcon Field day by day: a sliding window of days that is inferred again.
+"""Daily updates of Falcon Field: inference on a sliding window of days.
 
     window = window.update(day)
 
-The slots of a new day are appended without messages; earlier messages stay, and a few
-sweeps propagate the visits and tests of the day. When the window is full, its oldest
+The slots of a new day are appended without messages. Earlier messages are retained, and
+a few sweeps propagate the day's visits and tests. When the window is full, its oldest
 day is dropped: each person's posterior at the end of that day, given the tests until
 then, becomes the prior of the remaining days.
 """
@@ -50,32 +50,32 @@ class NewDay:
     """Visits and tests of the day after the window."""
 
     by_slot: RegionIds
-    """(slots of a day, people): the people of the window in order, then new people."""
+    """Region ids, (slots per day, people): people of the window, then new people."""
     person: NDArray[np.int32]
-    """(tests,)"""
+    """Person index of each test, (tests,)."""
     positive: Mask
     slot: Slots
-    """(tests,) from the first slot of the window before the update; earlier tests are
-    moved to that slot."""
+    """Slot of each test, (tests,), relative to the first slot of the window before the
+    update; earlier tests are moved to that slot."""
     new_people: Sequence[str] = ()
     """Names of the new people, if people have names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """State of people before the window; (people, 4) each."""
+    """Distribution of people's states before the window."""
 
     prior: Floats
-    """Probability of S, E, I, R given earlier own tests."""
+    """Probabilities of S, E, I, R given earlier own tests, (people, 4)."""
     without_tests: Floats
-    """The same, own tests excluded."""
+    """Probabilities of S, E, I, R with own tests excluded, (people, 4)."""
     status: NDArray[np.int8]
-    """(people,) of all tests so far, as ``TestResults.status``."""
+    """Combined result of all tests so far, (people,): 1, 0, or -1 if not tested."""
 
 
 @dataclass(frozen=True, eq=False)
 class FieldWindow:
-    """State of the inference, stored from one day to the next."""
+    """Inference state on the window, stored between daily updates."""
 
     traces: Traces
     known: TestResults
@@ -98,7 +98,7 @@ class FieldWindow:
         window: WindowSettings,
         transmission: Transmission,
     ) -> "FieldWindow":
-        """Create a window on the last days of a run."""
+        """Create a window of the last days of a finished run."""
         prior = initial_prior(people.traces.people, field.rates)
         found = cls(
             people.traces,
@@ -120,18 +120,18 @@ class FieldWindow:
         return self.first_day + self.traces.clock.days - 1
 
     def people(self) -> ChainCohort:
-        """Return everybody with messages and priors, on the window's days."""
+        """Return the cohort of all people with its current messages and priors."""
         cohort = self.field.people(self.traces, self.known, self.messages)
         return cohort.with_prior(self.boundary.prior, self.boundary.without_tests)
 
     def risks(self) -> tuple[Probabilities, CurrentRisk]:
-        """Return the risk ever, own tests excluded, and the current risk."""
+        """Return the risk of ever having been infected, and the current risk."""
         people, received = self.people(), self.field.messages()
         people.end(received)
         return people.risk, people.current_risk(received)
 
     def update(self, day: NewDay) -> "FieldWindow":
-        """Return the window after one more day; this one is not changed."""
+        """Return a new window that includes ``day``."""
         _require_fitting(self, day)
         after = self._with_tests(day)._with_day(day)
         if after.traces.clock.days > after.window.days:
@@ -139,11 +139,11 @@ class FieldWindow:
         return after._swept()
 
     def _with_tests(self, day: NewDay) -> "FieldWindow":
-        """Add the tests of the day, and new people to the boundary.
+        """Return the window with the day's tests, and with new people in its boundary.
 
-        New people get the mean state of the city. A person infected before the window
-        with certainty stays infected: the first positive test counts, even if it is
-        no longer in the window.
+        New people get the mean distribution of the city. Negative tests of a person who
+        was certainly infected before the window are ignored: the first positive test
+        counts, even if it is no longer in the window.
         """
         people, old, boundary = day.by_slot.shape[1], self.known, self.boundary
         more = people - old.people
@@ -160,12 +160,11 @@ class FieldWindow:
             np.concatenate([old.slot, slot]),
         )
         without_tests = np.concatenate([boundary.without_tests, mean])
-        return replace(
-            self, known=known, boundary=Boundary(prior, without_tests, status)
-        )
+        boundary = Boundary(prior, without_tests, status)
+        return replace(self, known=known, boundary=boundary)
 
     def _with_day(self, day: NewDay) -> "FieldWindow":
-        """Append the slots of the day, without messages."""
+        """Return the window with the day's slots appended, without messages."""
         traces, old = self.traces, self.traces.clock
         slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
         here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
@@ -179,17 +178,12 @@ class FieldWindow:
         )
         for table in (field.graph.present, field.sums.crowd):
             table[-slots:] = count_people(day.by_slot, len(traces.regions))
-        return replace(
-            self,
-            traces=Traces(here, clock, traces.regions, names),
-            field=field,
-            messages=self.messages.each(
-                lambda one: np.pad(one, ((0, slots), (0, more)))
-            ),
-        )
+        longer = Traces(here, clock, traces.regions, names)
+        padded = self.messages.each(lambda one: np.pad(one, ((0, slots), (0, more))))
+        return replace(self, traces=longer, field=field, messages=padded)
 
     def _without_oldest_day(self) -> "FieldWindow":
-        """Drop the first day; its final states become the priors."""
+        """Return the window without its first day, whose final states become priors."""
         traces, clock = self.traces, self.traces.clock
         gone = clock.slots_per_day
         clock = clock.last(clock.days - 1)
@@ -208,11 +202,10 @@ class FieldWindow:
         )
 
     def _boundary_after(self, slots: int) -> Boundary:
-        """Compute everybody's state after the first ``slots`` slots."""
+        """Compute each person's state distribution after the first ``slots`` slots."""
         received = self.field.messages()
-        first = received._replace(
-            edges=received.edges[:slots], day=received.day[:slots]
-        )
+        edges, day = received.edges[:slots], received.day[:slots]
+        first = received._replace(edges=edges, day=day)
         until = _select(self.known, self.known.slot < slots)
         people = self.people()
         likelihood = result_likelihood(until, slots, self.field.errors)
@@ -224,7 +217,7 @@ class FieldWindow:
         )
 
     def _swept(self) -> "FieldWindow":
-        """Run the sweeps of a day from the current messages."""
+        """Return the window after the sweeps of a daily update."""
         settings, people, known = self.settings, self.people(), self.known
         # Growth from those infected before the window to the share of positives.
         start = InitialHazard.from_tests(
@@ -237,14 +230,8 @@ class FieldWindow:
         # Transmission is estimated from the first sweep on.
         sweep = settings.region.from_sweep
         state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
-        state = infer(
-            people,
-            self.field.graph,
-            state,
-            self.window.sweeps,
-            settings,
-            self.transmission,
-        )
+        graph, sweeps = self.field.graph, self.window.sweeps
+        state = infer(people, graph, state, sweeps, settings, self.transmission)
         return replace(
             self,
             field=replace(self.field, sums=state.sums, factor=state.factor),
@@ -252,7 +239,7 @@ class FieldWindow:
         )
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the window into ``folder``."""
+        """Write the window to ``folder``."""
         self.traces.save(folder / _TRACES, origin)
         self.known.save(folder / _KNOWN, origin)
         self.field.save(folder / _FIELD, origin)
@@ -271,7 +258,7 @@ class FieldWindow:
 
     @classmethod
     def load(cls, folder: Path) -> "FieldWindow":
-        """Read what ``save`` wrote and verify its checksums."""
+        """Read a window written by ``save``; verify its checksums."""
         stored = store.read(folder, KIND)
         meta, arrays = stored.meta, stored.arrays
         settings = build(FieldSettings, meta["settings"], "settings")
@@ -295,10 +282,10 @@ def _select(known: TestResults, chosen: Mask) -> TestResults:
 
 
 def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
-    """Return the tests after the first ``slots`` slots, with slots counted from there.
+    """Return the tests from slot ``slots`` on, with slots counted from there.
 
-    If tests have no errors, the first positive one counts: later tests that contradict
-    a dropped positive are dropped too.
+    If ``right`` (tests without errors), negative tests after a dropped positive test of
+    the same person are dropped too.
     """
     later = known.slot >= slots
     if right:
@@ -308,7 +295,7 @@ def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
 
 
 def _require_fitting(window: FieldWindow, day: NewDay) -> None:
-    """Raise ``DataError`` if the day cannot follow the window."""
+    """Raise ``DataError`` if ``day`` does not fit slots and people of ``window``."""
     slots, people = window.traces.clock.slots_per_day, window.traces.people
     shape, end = day.by_slot.shape, window.traces.slots + slots
     if len(shape) != 2 or shape[0] != slots:

@@ -1,1 +1,1 @@
-"""Method-independent server and site sides of runs over sites with private data."""
+"""Server and site sides of a run over sites, independent of the method."""

@@ -1,9 +1,9 @@
 """Server side of one run over sites, independent of the method.
 
-Every answer is validated before use: header, types, shapes, values, norms. An answer
-that fails is rejected and reported, and its site is excluded for the rest of the round,
-as is a site that did not answer in time. With fewer sites than required the run ends
-and can be resumed.
+Every answer is validated before use: header, types, shapes, values, norms. An invalid
+answer is rejected and reported, and its site is excluded for the rest of the round, as
+is a site that did not answer in time. With fewer sites than required the run ends and
+can be resumed.
 
 Sites answer a repeated round only if its requests are identical. So the server records
 which sites were missing at which step, and excludes them there again.
@@ -45,11 +45,11 @@ SCORES = "scores.csv"
 FAILURES = "failures.jsonl"
 _MAX_TEXT = 300
 _BEFORE = frozenset({"hello", "count", "states", "prepare"})
-"""Phases before the rounds; failures there are not stored for later calls."""
+"""Phases before the rounds; their failures are not stored."""
 
 
 class Transport(Protocol):
-    """Interface to send calls to sites and receive their answers."""
+    """Interface for sending calls to sites and receiving their answers."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Transport(Protocol):
 
 
 class InMemoryTransport:
-    """Transport by function calls in this process, one site after another."""
+    """Transport by function calls in this process, sequentially."""
 
     def __init__(self, answers: Mapping[str, Callable[[bytes], bytes]]) -> None:
         self._answers = dict(answers)
@@ -79,14 +79,14 @@ class InMemoryTransport:
     def call(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Return the answer of each site; no failures, no time limit."""
+        """Call each site; there are no failures and no time limit."""
         del seconds
         return {site: self._answers[site](call) for site, call in calls.items()}, {}
 
 
 @dataclass(frozen=True)
 class SiteFailure:
-    """One failure of one site."""
+    """A failed call to one site."""
 
     site: str
     round: int
@@ -95,23 +95,26 @@ class SiteFailure:
     why: str
 
 
+_parse_failure = partial(build, SiteFailure)
+
+
 @dataclass
 class Traffic:
-    """Bytes and seconds of the calls so far."""
+    """Number, size and duration of all calls so far."""
 
     calls: int = 0
     call_seconds: float = 0.0
-    """Time from packing calls to decoding the last answer."""
+    """Total time from encoding the calls to decoding the last answer."""
     site_seconds: float = 0.0
-    """Computing time of the slowest site per call, as reported by the sites."""
+    """Total computing time of the slowest site per call, as reported by the sites."""
     bytes_sent: int = 0
     bytes_received: int = 0
 
 
 class SiteCalls:
-    """Calls the sites of one run; ``present`` lists the remaining sites, sorted.
+    """Calls to the sites of one run; ``present`` lists the remaining sites, sorted.
 
-    Failures that affect later calls are stored in ``path`` before these are sent.
+    Failures that affect later calls are stored in ``path`` before those calls are sent.
     """
 
     def __init__(
@@ -121,9 +124,7 @@ class SiteCalls:
         self.present = sorted(transport.sites)
         self._path, self._journal, self._stored = path, None, list[SiteFailure]()
         if path is not None:
-            self._journal, self._stored = open_journal(
-                path, partial(build, SiteFailure)
-            )
+            self._journal, self._stored = open_journal(path, _parse_failure)
         self._absent = {(item.site, item.phase, item.round) for item in self._stored}
         self.failures = list(self._stored)
         self.traffic = Traffic()
@@ -136,11 +137,11 @@ class SiteCalls:
 
     @property
     def attending(self) -> list[str]:
-        """Sites that take part in the rest of this round."""
+        """Sites that are not excluded from the current round."""
         return [site for site in self.present if site not in self._excluded]
 
     def new_round(self) -> None:
-        """Readmit excluded sites, and remove those that missed too many rounds."""
+        """Readmit excluded sites; remove those that missed too many rounds."""
         for site in self.present:
             missed = self._missed[site] + 1 if site in self._excluded else 0
             self._missed[site] = missed
@@ -151,7 +152,7 @@ class SiteCalls:
         self._require_enough()
 
     def keep_only(self, sites: Iterable[str]) -> None:
-        """Remove all other sites from the run."""
+        """Remove all sites except ``sites`` from the run."""
         remaining = set(sites)
         self.present = [site for site in self.present if site in remaining]
         self._require_enough()
@@ -173,15 +174,12 @@ class SiteCalls:
         step = next(iter(requests.values())).full_phase
         absent = {site for site in requests if (site, step, number) in self._absent}
         self._excluded |= absent
-        headers = {
-            site: messages.MessageHeader(self.run, site, number, step)
-            for site in requests
-            if site not in absent
-        }
-        calls = {
-            site: messages.pack(requests[site].encode(header))
-            for site, header in headers.items()
-        }
+        headers, calls = {}, {}
+        for site, request in requests.items():
+            if site not in absent:
+                header = messages.MessageHeader(self.run, site, number, step)
+                headers[site] = header
+                calls[site] = messages.pack(request.encode(header))
         answers, failures = self._transport.call(calls, self.rules.answer_seconds)
         accepted: dict[str, T] = {}
         busy = [0.0]
@@ -206,12 +204,12 @@ class SiteCalls:
         return accepted
 
     def refuse(self, failure: SiteFailure) -> None:
-        """Exclude a site whose accepted answer is inconsistent with the others."""
+        """Exclude a site whose answer is inconsistent with those of other sites."""
         self._exclude(failure)
         self._continue_after([failure])
 
     def report(self) -> dict[str, Any]:
-        """Return remaining sites, failure counts and all failures, for the summary."""
+        """Return the remaining sites, failure counts and all failures."""
         kinds = Counter((item.site, item.kind) for item in self.failures)
         counts: dict[str, dict[str, int]] = {}
         for (site, kind), count in sorted(kinds.items()):
@@ -234,7 +232,7 @@ class SiteCalls:
         return packet
 
     def _continue_after(self, new: list[SiteFailure]) -> None:
-        """Require enough sites, and store the new failures of this step."""
+        """Require enough sites, then store the new failures."""
         try:
             self._require_enough()
         except TooFewSitesError:
@@ -251,12 +249,12 @@ class SiteCalls:
             self._journal.append(json.dumps(asdict(item)) for item in stored)
 
     def _discard_lost(self) -> None:
-        """Discard the stored failures of this round, so that these sites are called."""
+        """Discard this round's stored failures, so that a resume calls those sites."""
         self._stored = [item for item in self._stored if item not in self._lost]
         if self._path is not None and self._lost:
             lines = [f"{json.dumps(asdict(item))}\n" for item in self._stored]
             store.replace_text(self._path, "".join(lines))
-            self._journal, _ = open_journal(self._path, partial(build, SiteFailure))
+            self._journal, _ = open_journal(self._path, _parse_failure)
 
     def _exclude(self, failure: SiteFailure) -> None:
         self._excluded.add(failure.site)
@@ -274,17 +272,17 @@ class SiteCalls:
 
 
 def accepted(_site: str, answer: R) -> R:
-    """Return the answer unchanged; a ``check`` that accepts everything."""
+    """Return the answer unchanged: the ``check`` that accepts all answers."""
     return answer
 
 
 def given(answers: Mapping[str, T | None]) -> dict[str, T]:
-    """Return the answers that are not None."""
+    """Return only the answers that are not None."""
     return {site: value for site, value in answers.items() if value is not None}
 
 
 def _why(error: Exception) -> str:
-    """Return the message of a package error as one line, else the error type."""
+    """Return an error's message as one line, or only the type of a foreign error."""
     if not isinstance(error, EpifalconError):
         return f"the answer cannot be read ({type(error).__name__})"
     return " ".join(str(error).split())[:_MAX_TEXT]
@@ -302,11 +300,11 @@ class RunOptions(Checked):
     checkpoint_every: Count = 10
     """Rounds between two checkpoints."""
     scores: bool = False
-    """Whether to request the scores of all people from the sites at the end."""
+    """If True, request the scores of all people from the sites at the end."""
 
 
 class ServerRun(ABC, Generic[RequestT]):
-    """One run; ``run`` executes or resumes it."""
+    """Base class of a run at the server; ``run`` executes or resumes it."""
 
     request_type: ClassVar[type[RunRequest]]
 
@@ -328,14 +326,14 @@ class ServerRun(ABC, Generic[RequestT]):
 
     @abstractmethod
     def execute(self, progress: Progress) -> None:
-        """Run the method; store the scores that sites return in ``scores``."""
+        """Run the method; store the sites' scores, if requested, in ``scores``."""
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """Return the method's part of the summary; may be called at any time."""
+        """Return the method's entries of the summary, also for an unfinished run."""
 
     def run(self, progress: Progress = silent) -> dict[str, Any]:
-        """Run to the end and return a summary, which is also written after an error."""
+        """Run to the end; write the summary, also after an error, and return it."""
         began = perf_counter()
         self._lock = self._lock or FileLock.inside(self._folder)
         try:
@@ -363,13 +361,13 @@ class ServerRun(ABC, Generic[RequestT]):
         opening: Sequence[Release],
         resumed: checkpoints.Checkpoint | None = None,
     ) -> Ledger:
-        """Open the server's ledger and record the ``opening`` releases once."""
+        """Open the server's ledger and record missing ``opening`` releases."""
         self._ledger = checkpoints.ledger_of(self._folder / LEDGER, budget, resumed)
         checkpoints.record_once(self._ledger, opening)
         return self._ledger
 
     def report_progress(self, done: int, planned: int, text: str = "") -> None:
-        """Write the number of completed rounds and a text to ``progress.json``."""
+        """Write completed and planned rounds and ``text`` to ``progress.json``."""
         values = {"round": done, "rounds": planned, "text": text}
         store.replace_text(self._folder / PROGRESS, json_text(values))
 
@@ -402,7 +400,7 @@ class ServerRun(ABC, Generic[RequestT]):
         return summary
 
     def _ended_before(self) -> bool:
-        """Return True if the folder has the summary of a completed run."""
+        """Return True if the folder contains the summary of a completed run."""
         try:
             return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
         except (OSError, ValueError, KeyError):

@@ -6,7 +6,7 @@ owner, and each run derives a separate noise key from it.
 A site accumulates the privacy cost of all runs, because a server can submit any number
 of runs under new names: mu^2 of Gaussian releases adds up exactly. The full cost of a
 run counts from its first call, and resuming it under its name costs nothing more.
-Epsilon is computed at the site's own delta and relation, whatever the runs use.
+Epsilon is computed for the site's own delta and relation, not for those of the runs.
 
 Noise is determined by secret, run, person, round and purpose, so a repeated round sends
 identical bits. If a server sent different values the second time, the difference of
@@ -76,18 +76,17 @@ give_scores = false          # may all scores be sent if the server requests the
 """
 BUDGET_FILE = "promises.jsonl"
 REPLAYED = "it released this before for other values"
-"""Text sent to the server for a ``ReplayError``."""
-SiteMode = Literal["off", "paper", "sums", "local"]
+"""Reason sent to the server for a ``ReplayError``."""
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _ROUNDING = 1e-9
 _LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
-"""Factor of mu^2 by relation: a row against zero, or against any other row."""
+"""Factor of mu^2 by neighbouring relation: replacing a row doubles the distance."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class PolicyError(SettingsError):
-    """A run needs more than a site's policy allows; the server receives the ``key``."""
+    """A run is not allowed by a site's policy; the server receives only ``key``."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: {why}")
@@ -96,12 +95,12 @@ class PolicyError(SettingsError):
 
 @dataclass(frozen=True, kw_only=True)
 class SitePolicy(Checked):
-    """What a site allows a server to do; a run that needs more is refused."""
+    """Permissions that a site grants to a server; runs that need more are refused."""
 
-    modes: tuple[SiteMode, ...] = ("off", "paper", "sums", "local")
+    modes: tuple[Mode | Literal["sums"], ...] = ("off", "paper", "sums", "local")
     """Allowed privacy modes; Falcon has no ``sums``, Falcon Field no ``paper``."""
     most_epsilon: Positive | None = None
-    """Largest epsilon per person, summed over all ``local`` and ``sums`` runs."""
+    """Largest total epsilon per person over all ``local`` and ``sums`` runs."""
     delta: Positive = DELTA
     """Delta of the accumulated epsilon, and the largest delta of any run."""
     relation: Relation = "zero-out"
@@ -109,18 +108,18 @@ class SitePolicy(Checked):
     region_model: tuple[Mode, ...] = ("off", "paper")
     """Modes in which sums of cases and flows may be sent without noise."""
     least_in_fold: CountOrZero = 10
-    """Minimum number of people, and of tested people per fold, in any sum that is sent
-    without noise; a run that needs sums over fewer is refused."""
+    """Minimum number of people, and of tested people per fold, behind any sum that is
+    sent without noise; a run that needs smaller groups is refused."""
     least_pseudo: CountOrZero = 0
     """Minimum number of pseudo traces per person in private runs."""
     rows: bool = True
-    """Whether rows per person may be sent, or only sums over the site."""
+    """If False, only sums over the site may be sent, no rows per person."""
     validation: bool = True
-    """Whether scores and results of validation people may be sent, without names."""
+    """If True, scores and results of validation people may be sent, without names."""
     give_scores: bool = False
-    """Whether the scores of all people may be sent if the server requests them."""
+    """If True, the scores of all people may be sent if the server requests them."""
     known_noise: bool = False
-    """For rehearsals only: draw noise from the run's seed, which is public."""
+    """If True (rehearsals only), draw noise from the run's public seed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,9 +137,8 @@ class SitePolicy(Checked):
         if requirements.regions and mode not in self.region_model:
             why = f"this site sends no cases, infections or flows in mode {mode}"
             raise PolicyError("region_model", why)
-        if (
-            copies := requirements.pseudo_copies
-        ) is not None and copies < self.least_pseudo:
+        copies = requirements.pseudo_copies
+        if copies is not None and copies < self.least_pseudo:
             why = f"pseudo_copies={copies}, this site requires {self.least_pseudo}"
             raise PolicyError("least_pseudo", why)
         if requirements.delta is None:
@@ -153,7 +151,7 @@ class SitePolicy(Checked):
             raise PolicyError("relation", why)
 
     def require_group_sizes(self, groups: Mapping[str, int]) -> None:
-        """Raise ``PolicyError`` if any noiseless sum covers too few people."""
+        """Raise ``PolicyError`` if a group has fewer people than ``least_in_fold``."""
         least = self.least_in_fold
         for who, count in groups.items():
             if count < least:
@@ -163,15 +161,15 @@ class SitePolicy(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequirements:
-    """What a run requires of its sites, for comparison with their policies."""
+    """Requirements of a run, which each site compares with its policy."""
 
     mode: str
     rows: bool = False
-    """Whether rows per person are sent."""
+    """True if one row per person and place is sent, not only sums."""
     regions: bool = False
-    """Whether sums per region are sent without noise: cases, flows, infections."""
+    """True if sums per region (cases, flows, infections) are sent without noise."""
     pseudo_copies: int | None = None
-    """Pseudo traces per person; None if none are needed."""
+    """Number of pseudo traces per person; None if the run does not use any."""
     delta: float | None = None
     """Delta of the run's guarantee; None without a guarantee."""
     relation: Relation = "zero-out"
@@ -179,12 +177,12 @@ class RunRequirements:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteSettings:
-    """Location of a site's data, and its policy; read from ``site.toml``."""
+    """Location of a site's data and its policy, read from ``site.toml``."""
 
     city: str
     """Folder of the traces, as written by ``epifalcon import``."""
     known: str
-    """Folder of the tests."""
+    """Folder of the test results."""
     policy: SitePolicy = field(default_factory=SitePolicy)
 
 
@@ -195,7 +193,7 @@ class SiteFiles:
     folder: Path
 
     def settings(self) -> SiteSettings:
-        """Read ``site.toml``; raise ``SettingsError`` naming any invalid key."""
+        """Read ``site.toml``; raise ``SettingsError`` for an invalid key."""
         path = self.folder / SITE_FILE
         settings = build(SiteSettings, read_toml(path), str(path))
         for name in ("city", "known"):
@@ -204,14 +202,14 @@ class SiteFiles:
         return settings
 
     def load_data(self, settings: SiteSettings) -> SiteData:
-        """Load traces and tests of this site; paths may be relative to its folder."""
+        """Load the site's traces and tests; relative paths start at its folder."""
         traces = Traces.load(self.folder / settings.city)
         known = TestResults.load(self.folder / settings.known)
         known.require_people_of(traces)
         return SiteData(traces, known)
 
     def run(self, name: str) -> Path:
-        """Return the folder of one run; create it if it is missing."""
+        """Return the folder of the run ``name``; create it if it is missing."""
         path = self.folder / "runs" / require_run_name(name)
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -219,7 +217,7 @@ class SiteFiles:
     def noise_key(self, run: str) -> int:
         """Return the noise key of a run, unique to this site and run.
 
-        One of its secrets is stored with the run's ledger; losing it changes the key.
+        It is derived from the site's secret and from a secret in the run's folder.
         """
         site_secret = _secret(self.folder / _SECRET)
         run_secret = _secret(self.run(run) / _SECRET)
@@ -266,15 +264,14 @@ def require_run_name(name: str) -> str:
 
 
 def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
-    """Return mu^2 per person of a ``local`` run, for the zero-out relation."""
+    """Return mu^2 per person of a ``local`` run for the relation ``zero-out``."""
     times = releases.person / releases.of(privacy.unit)
-    return (
-        times * mu_for(privacy.epsilon, privacy.delta) ** 2 / _LONGER[privacy.relation]
-    )
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    return times * mu**2 / _LONGER[privacy.relation]
 
 
 def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
-    """Store the cost of a run, or refuse it if the total exceeds ``most_epsilon``."""
+    """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``."""
     with FileLock(path.with_suffix(".lock"), wait=True):
         journal, listed = open_journal(path, _parse_cost)
         known = dict(listed)
@@ -292,7 +289,7 @@ def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
 
 
 def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
-    """Open a journal and parse its lines; raise ``CorruptFileError`` on failure."""
+    """Open a journal; return it with its parsed lines."""
     journal = Journal(path)
     try:
         listed = [parse(json.loads(line)) for line in journal.read().splitlines()]
@@ -302,7 +299,7 @@ def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T
 
 
 class ReplayError(BudgetExceededError):
-    """A release was requested again with other values; nothing was released."""
+    """A release was requested again with different values; nothing was released."""
 
 
 def digest(
@@ -310,7 +307,7 @@ def digest(
     tensors: Mapping[str, Tensor] | None = None,
     arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> str:
-    """Return the SHA-256 of JSON values, tensors and arrays (name, type, shape)."""
+    """Return the SHA-256 of JSON values and of named tensors and arrays."""
     converted = {name: value.numpy() for name, value in (tensors or {}).items()}
     named = sorted({**converted, **(arrays or {})}.items())
     shapes = [[name, str(array.dtype), list(array.shape)] for name, array in named]
@@ -321,7 +318,7 @@ def digest(
 
 
 class ReplayLog:
-    """Digests by release; with a ``path``, on disk before ``require`` returns."""
+    """Request digest of each release; stored in ``path`` before ``require`` returns."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._journal, self._known = None, dict[tuple[int, str], str]()
@@ -336,7 +333,7 @@ class ReplayLog:
         return release in self._known
 
     def require(self, number: int, phase: str, found: str) -> None:
-        """Store the digest ``found`` of a release; refuse it if another is stored."""
+        """Store the digest ``found`` of a release; refuse a different one."""
         self.refuse_other(number, phase, found)
         if (number, phase) not in self._known:
             if self._journal is not None:
@@ -344,18 +341,17 @@ class ReplayLog:
             self._known[number, phase] = found
 
     def refuse_other(self, number: int, phase: str, found: str) -> None:
-        """Raise ``ReplayError`` if another digest of this release is stored."""
+        """Raise ``ReplayError`` if a different digest of this release is stored."""
         if self._known.get((number, phase), found) != found:
-            raise ReplayError(
-                f"round {number}, {phase}: released before for other values"
-            )
+            step = f"round {number}, {phase}"
+            raise ReplayError(f"{step}: released before for other values")
 
 
 class ReplayGuard:
-    """Digests of all requests that lead to each release of one run.
+    """Records, for each release of a run, a digest of all requests that led to it.
 
-    ``prepared`` is the digest of all requests before the rounds. ``rounds_digest`` is
-    that of the finished rounds and must be stored together with the embeddings.
+    ``prepared`` is the digest of all requests before the rounds. ``rounds_digest``
+    covers the finished rounds and must be stored together with the embeddings.
     """
 
     def __init__(self, log: ReplayLog, prepared: str) -> None:
@@ -374,11 +370,11 @@ class ReplayGuard:
                 raise CorruptFileError(why)
 
     def presence(self) -> None:
-        """Record the request for presence, whose answer never changes."""
+        """Record the presence request, whose answer never changes."""
         self._log.require(0, "presence", digest(self._prepared))
 
     def counts_received(self, counts: Floats, shared: Mask) -> None:
-        """Store the digest of the counts that the next rounds use."""
+        """Set the digest of the counts that the next rounds use."""
         self._counts = digest("totals", arrays={"counts": counts, "shared": shared})
 
     def begin(
@@ -392,7 +388,7 @@ class ReplayGuard:
         self._training, self._pass = training, value
 
     def reply(self, number: int, channel: str, sums: Tensor) -> None:
-        """Record a reply, which leads to the next upload or to gradients."""
+        """Record a reply, which leads to the next upload or to the gradients."""
         value = digest(channel, self._pass, tensors={"sums": sums})
         self._log.require(number, f"reply {channel}", value)
         self._pass = value
@@ -401,9 +397,8 @@ class ReplayGuard:
 
     def close(self, number: int, scale: float) -> None:
         """Add the end of a round, which updates embeddings, to ``rounds_digest``."""
-        self.rounds_digest = digest(
-            self.rounds_digest, self._trained, number, scale.hex()
-        )
+        before = self.rounds_digest
+        self.rounds_digest = digest(before, self._trained, number, scale.hex())
 
 
 def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401

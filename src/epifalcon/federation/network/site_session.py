@@ -14,7 +14,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -28,7 +28,7 @@ from epifalcon.errors import (
     WriteError,
 )
 from epifalcon.federation import messages
-from epifalcon.federation.messages import Record
+from epifalcon.federation.messages import PROTOCOL, Record
 from epifalcon.federation.network.site_files import (
     BUDGET_FILE,
     REPLAYED,
@@ -54,7 +54,7 @@ LEDGER = "ledger.jsonl"
 REQUESTS = "requests.jsonl"
 RISKS = "risks.csv"
 Handler = Callable[[Any, int], Record]
-"""Function of a request and the round number that returns the answer."""
+"""Function that takes a request and the round number and returns the answer."""
 _log = logging.getLogger(__name__)
 _PUBLIC_TEXTS: dict[type[Exception], str] = {
     ReplayError: REPLAYED,
@@ -63,12 +63,11 @@ _PUBLIC_TEXTS: dict[type[Exception], str] = {
     DataError: "the call does not match its data",
     WriteError: "it cannot write, or another of its processes works on this run",
 }
-_UNREADABLE = "the call cannot be read"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(ABC):
-    """A run as the server requests it from its sites; one subclass per method."""
+    """Settings, rules and seed of a run, as sent to sites; one subclass per method."""
 
     method: ClassVar[str]
     settings: Any
@@ -78,41 +77,37 @@ class RunRequest(ABC):
     @property
     @abstractmethod
     def requirements(self) -> RunRequirements:
-        """What the run requires of a site's policy."""
+        """Requirements of the run, which a site compares with its policy."""
 
     @property
     def mode(self) -> str:
-        """The privacy mode."""
+        """Privacy mode of the run."""
         return self.requirements.mode
 
     @property
     def is_private(self) -> bool:
-        """Whether noise is added; then no release is repeated with other values."""
+        """Return True if noise is added; repeated requests must then be identical."""
         return self.mode != "off"
 
     @abstractmethod
     def squared_mu(self, clock: Clock) -> float | None:
-        """Return mu^2 per person of the whole run; None if it has no guarantee."""
+        """Return mu^2 per person of the whole run; None without a guarantee."""
 
     @property
     def identity(self) -> Plain:
         """Values that must not change when a run is resumed."""
-        return {
-            "settings": as_plain(self.settings),
-            "rows": self.rules.sends_rows,
-            "seed": self.seed,
-        }
+        settings, rows = as_plain(self.settings), self.rules.sends_rows
+        return {"settings": settings, "rows": rows, "seed": self.seed}
 
     @property
     def hello(self) -> messages.Hello:
-        """The request that begins the run."""
-        return messages.Hello(
-            self.method, as_plain(self.settings), as_plain(self.rules), self.seed
-        )
+        """Message that invites a site to the run."""
+        settings, rules = as_plain(self.settings), as_plain(self.rules)
+        return messages.Hello(self.method, settings, rules, self.seed)
 
     @property
     def origin(self) -> store.Origin:
-        """Provenance of checkpoints."""
+        """Settings, rules and seed, stored with checkpoints as their provenance."""
         plain = {"settings": as_plain(self.settings), "rules": as_plain(self.rules)}
         return store.Origin.now(plain, self.seed)
 
@@ -121,7 +116,7 @@ RequestT = TypeVar("RequestT", bound=RunRequest)
 
 
 def public_error_text(error: Exception) -> str:
-    """Return the text sent to the server: the kind of error, and the policy key."""
+    """Return the text for the server: the kind of error, without its message."""
     if isinstance(error, PolicyError):
         return f"it does not allow these settings: policy.{error.key}"
     for kind, words in _PUBLIC_TEXTS.items():
@@ -131,7 +126,7 @@ def public_error_text(error: Exception) -> str:
 
 
 class CallHandler:
-    """Answers calls with ``handlers``, one at a time, and executes each only once."""
+    """Dispatches calls to ``handlers``, one at a time; a duplicate is not executed."""
 
     def __init__(
         self, run: str, site: str, handlers: dict[type[Record], Handler] | None = None
@@ -139,19 +134,19 @@ class CallHandler:
         self.run, self.site = run, site
         self.handlers = handlers or {}
         self.failed: list[tuple[messages.MessageHeader, Exception]] = []
-        """All errors with the header of their call; never sent."""
+        """Errors with the headers of their calls; never sent."""
         self.reports_seconds = True
-        """Whether answers include the computing time, which depends on the data."""
+        """If True, answers include the computing time, which depends on the data."""
         self._turn = threading.Lock()
         self._last_call = self._last_answer = b""
         self._newest = 0
 
     def clear_cache(self) -> None:
-        """Clear the cached call, so that a duplicate is executed again."""
+        """Clear the cached call, so that a duplicate of it is executed again."""
         self._last_call = self._last_answer = b""
 
     def answer(self, call: bytes) -> bytes:
-        """Return the answer to a call; never raise."""
+        """Return the answer to a call; errors become answers too."""
         with self._turn:
             if call == self._last_call and call:
                 return self._last_answer
@@ -159,7 +154,7 @@ class CallHandler:
                 packet = messages.unpack(call)
             except DataError as error:
                 header = messages.MessageHeader(self.run, self.site, -1, "unreadable")
-                return self._failure(header, error, _UNREADABLE)
+                return self._failure(header, error, "the call cannot be read")
             began = perf_counter()
             try:
                 record = self._handle(packet)
@@ -173,9 +168,7 @@ class CallHandler:
 
     def _handle(self, packet: messages.Packet) -> Record:
         header = packet.header
-        header.require(
-            messages.MessageHeader(self.run, self.site, header.round, header.phase)
-        )
+        header.require(replace(header, run=self.run, site=self.site, protocol=PROTOCOL))
         if header.round < self._newest:
             raise DataError(f"round {header.round} is over")
         by_phase = {request.phase: request for request in self.handlers}
@@ -195,7 +188,7 @@ class CallHandler:
 
 @dataclass(frozen=True, eq=False)
 class Admitted(Generic[RequestT]):
-    """A run that was accepted by the site, with the site's data."""
+    """A run that the site accepted, with the site's settings and data."""
 
     request: RequestT
     site: SiteSettings
@@ -204,7 +197,7 @@ class Admitted(Generic[RequestT]):
 
 
 class SiteSession(CallHandler, ABC, Generic[RequestT]):
-    """Answers all calls of one run at the site with the given files."""
+    """Base class of a run at a site: admission, request digests and risks."""
 
     request_type: ClassVar[type[RunRequest]]
 
@@ -218,7 +211,7 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
 
     @abstractmethod
     def start(self) -> dict[type[Record], Handler]:
-        """Reset the method's state; return the handlers of requests after ``hello``."""
+        """Reset the method's state; return the handlers by request type."""
 
     def close(self) -> None:
         """Release the lock, so that another process can continue the run."""
@@ -228,26 +221,26 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
 
     @property
     def admitted(self) -> Admitted[RequestT]:
-        """The accepted run."""
+        """The accepted run; raises an error before a ``hello`` was accepted."""
         return present(self._admitted, "no hello was accepted")
 
     def record_request(self, phase: str, found: str) -> None:
-        """Store the digest ``found`` of a request; refuse another for this phase."""
+        """Store the digest ``found`` of a request; refuse a different one."""
         self.admitted.replay_log.require(0, phase, found)
         self.request_digest = digest(self.request_digest, phase, found)
 
     def seeds(self) -> RunSeeds:
-        """Return random streams; the site's secret keys them except in rehearsals."""
+        """Return the random streams, keyed by a secret except in rehearsals."""
         run = self.admitted
         known = run.site.policy.known_noise
         secret = None if known else self.files.noise_key(self.run)
         return RunSeeds(run.request.seed, secret)
 
     def finish(self, risk: Floats, requested: bool, found: str) -> messages.ScoresReply:
-        """Write the risks of the site's people; send them if requested and allowed.
+        """Write the risks of the site's people; return them if requested and allowed.
 
-        ``found`` is the digest of what determines the risks. They are sent for one
-        digest only, because risks of several models would reveal more.
+        ``found`` is the digest of all inputs of the risks. They are sent for one digest
+        only, because risks of several models would reveal more.
         """
         lines = [f"{person},{p:.6g}\n" for person, p in enumerate(risk.tolist())]
         text = "person,probability\n" + "".join(lines)
@@ -261,7 +254,7 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         return messages.ScoresReply(risk)
 
     def _reset(self) -> None:
-        """Reset the in-memory state to that before the first call."""
+        """Reset the in-memory state to its initial value."""
         self._admitted: Admitted[RequestT] | None = None
         self.request_digest = ""
         self.clear_cache()
@@ -269,7 +262,7 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         self.handlers = {messages.Hello: self._hello}
 
     def _hello(self, call: messages.Hello, _number: int) -> messages.SiteFacts:
-        """Accept or refuse the run; return the site's number of people and its city."""
+        """Accept or refuse the run; return the site's people, regions and clock."""
         try:
             admitted, run_digest = self._admit(call)
         except Exception:
@@ -278,21 +271,15 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         self.handlers = {messages.Hello: self._hello, **self.start()}
         self._admitted, self.request_digest = admitted, run_digest
         traces = admitted.data.traces
-        cost = admitted.request.squared_mu(traces.clock)
-        self.reports_seconds = cost is None
-        return messages.SiteFacts(
-            traces.people,
-            len(traces.regions),
-            regions_sha256(traces.regions),
-            traces.clock,
-        )
+        people, regions, clock = traces.people, traces.regions, traces.clock
+        self.reports_seconds = admitted.request.squared_mu(clock) is None
+        sha256 = regions_sha256(regions)
+        return messages.SiteFacts(people, len(regions), sha256, clock)
 
     def _admit(self, call: messages.Hello) -> tuple[Admitted[RequestT], str]:
-        """Return the run and its digest if it is allowed, affordable and unchanged."""
-        if call.method != self.request_type.method:
-            raise DataError(
-                f"method {call.method!r}, expected {self.request_type.method!r}"
-            )
+        """Check policy, budget and earlier digests; return the run and its digest."""
+        if call.method != (method := self.request_type.method):
+            raise DataError(f"method {call.method!r}, expected {method!r}")
         values = {"settings": call.settings, "rules": call.rules, "seed": call.seed}
         run_request: Any = build(self.request_type, values, "request")
         site = self.files.settings()

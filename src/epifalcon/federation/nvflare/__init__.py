@@ -1,1 +1,1 @@
-"""NVFlare integration: kits, processes, jobs and transport; no method code."""
+"""NVFlare integration, independent of the method: kits, processes, jobs, transport."""

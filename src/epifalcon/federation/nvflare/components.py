@@ -1,4 +1,4 @@
-"""All uses of NVFlare's internals: its programs, and the components of a kit.
+"""Programs and components that depend on NVFlare's internals.
 
 ``python -m epifalcon.federation.nvflare.components serve KIT`` is the long-running
 process of a server or a site: NVFlare's own program in the foreground, without the
@@ -42,10 +42,8 @@ from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
 from epifalcon.federation.nvflare.jobs import COMPLETED, JOB, read_reason
-from epifalcon.federation.nvflare.provisioning import HERE, open_kit
+from epifalcon.federation.nvflare.provisioning import HERE, PARENT, open_kit
 
-PARENT = "EPIFALCON_PARENT"
-"""Environment variable: id of the process with which this one should end."""
 _JOB_PROGRAMS = (
     "nvflare.private.fed.app.server.runner_process",
     "nvflare.private.fed.app.client.worker_process",
@@ -56,13 +54,13 @@ _log = logging.getLogger(__name__)
 
 
 class KitStorage(FilesystemStorage):
-    """NVFlare's file storage in a folder relative to the kit."""
+    """NVFlare's file storage, with a path relative to the kit."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(root_dir=os.path.abspath(folder), uri_root="/")
 
     def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
-        """Update a job's record; add the reason if its status is a failure."""
+        """Update a job's record; add the error if the job failed."""
         status = str(meta.get(JobMetaKey.STATUS.value, ""))
         if status.startswith("FINISHED") and status != COMPLETED:
             meta = {**meta, **read_reason(Path.cwd(), uri)}
@@ -70,12 +68,12 @@ class KitStorage(FilesystemStorage):
 
 
 class JobHandle(ProcessHandle):
-    """Distinguishes a job process killed by a signal from one that failed.
+    """Process handle that treats a job killed by a signal as lost, not as failed.
 
-    NVFlare treats both as a failure of the whole job at all sites, whatever the
+    NVFlare treats both as a failure of the whole job at all sites, regardless of the
     minimum number of sites. Here a killed process removes only its own site: its
-    return code becomes ``UNKNOWN``, which is not reported, and the next heartbeat
-    shows the server that this site no longer runs the job.
+    return code becomes ``UNKNOWN``, which is not reported, and the server removes the
+    site after the next heartbeat.
     """
 
     def poll(self) -> Any:  # noqa: ANN401
@@ -86,14 +84,16 @@ class JobHandle(ProcessHandle):
 
 
 class _Launcher(ProcessJobLauncher):
-    """Starts a job's process so that it cannot outlive the process that started it."""
+    """Launcher of job processes that end together with their parent process."""
+
+    arguments: tuple[str, ...] = ()
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> str:  # noqa: ARG002
         options = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         program = options[JobProcessArgs.EXE_MODULE][1]
         words = [sys.executable, "-m", f"{HERE}.components", "job"]
         words += [str(os.getpid()), program]
-        for name in self.arguments():
+        for name in self.arguments:
             if name == JobProcessArgs.EXE_MODULE or name not in options:
                 continue
             option, value = options[name]
@@ -102,22 +102,17 @@ class _Launcher(ProcessJobLauncher):
             words += [option, *(value.split() if split else [str(value)])]
         return shlex.join(words)
 
-    def arguments(self) -> list[str]:
-        raise NotImplementedError
-
 
 class ServerLauncher(_Launcher):
-    """Starts the server's part of a job."""
+    """Launcher of the server process of a job."""
 
-    def arguments(self) -> list[str]:
-        return list(get_server_job_args())
+    arguments = tuple(get_server_job_args())
 
 
 class SiteLauncher(_Launcher):
-    """Starts a site's part of a job."""
+    """Launcher of the site process of a job."""
 
-    def arguments(self) -> list[str]:
-        return list(get_client_job_args())
+    arguments = tuple(get_client_job_args())
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
         started = super().launch_job(job_meta, fl_ctx)
@@ -125,7 +120,7 @@ class SiteLauncher(_Launcher):
 
 
 class Controller(CollabController):
-    """Collab's controller, without waiting for calls to lost sites when it stops."""
+    """Collab controller that stops without waiting for calls to lost sites."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:  # noqa: ARG002
         for threads in (self.inbound_executor, self.outbound_executor):
@@ -133,7 +128,7 @@ class Controller(CollabController):
 
 
 class AbandonedJobs(FLComponent):
-    """Marks unfinished jobs of a killed server, which NVFlare lists as running."""
+    """Marks the unfinished jobs of a killed server, which NVFlare lists as running."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
@@ -141,10 +136,10 @@ class AbandonedJobs(FLComponent):
 
 
 class CleanStop(FLComponent):
-    """Ends the process and its children on SIGTERM or SIGINT.
+    """Ends the process and its children after SIGTERM or SIGINT.
 
-    A server stops its jobs and a site disconnects, so that its server need not wait
-    for a timeout. After ``_DISCONNECT_SECONDS`` the process ends in any case.
+    A server stops its jobs. A site disconnects, so that its server does not wait for a
+    timeout. After ``_DISCONNECT_SECONDS`` the process ends in any case.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -1,4 +1,4 @@
-"""Server and site endpoints of a job, built by NVFlare from JSON, and their transport.
+"""Server and site endpoints of an NVFlare job, and the transport between them.
 
 The server calls all sites in parallel through a ``Transport``; calls and answers
 are bytes. Error messages may name a region or a person, so they stay on the machine
@@ -62,7 +62,7 @@ class ServerEndpoint(FLComponent):
 
     @collab.main
     def run(self) -> None:
-        """Run the job; on failure raise an error without its original message."""
+        """Run the job; after a failure raise an error without the original message."""
         context = collab.context
         transport = CollabTransport(context.clients, self._lost, context.is_aborted)
         folder = Path(collab.workspace.get_root_dir())
@@ -79,7 +79,7 @@ class ServerEndpoint(FLComponent):
             transport.close()
 
     def coordinate(self, transport: "Transport", folder: Path) -> None:
-        """Run to the end in the kit ``folder``; on failure write the reason there."""
+        """Run the server side; write the reason of a failure to the kit ``folder``."""
         # These modules load torch, which only job processes need.
         from epifalcon.federation.network.site_calls import RunOptions
         from epifalcon.federation.network.site_files import require_run_name
@@ -120,7 +120,7 @@ class SiteEndpoint:
 
     @collab.publish
     def answer(self, call: bytes) -> bytes | str:
-        """Answer a call, or return the type of an error."""
+        """Return the answer to a call, or the type of an error."""
         if self._unready:
             return self._unready
         try:
@@ -130,13 +130,13 @@ class SiteEndpoint:
             return type(error).__name__
 
     def prepare(self, name: str, folder: Path) -> None:
-        """Set the site's name and kit; data are loaded at the ``hello`` of a run."""
+        """Set the site's name and kit folder; data are loaded at ``hello``."""
         # Imports take seconds: do them in parallel at all sites before the first call.
         jobs.site_run(self._method)
         self._name, self._folder = name, folder
 
     def respond(self, call: bytes) -> bytes:
-        """Answer a call of the job's run; the first call sets the run's name."""
+        """Return the answer to a call; the first call sets the run's name."""
         from epifalcon.federation.messages import header_of
         from epifalcon.federation.network.site_files import SiteFiles
 
@@ -150,7 +150,7 @@ class SiteEndpoint:
 
 
 class CollabTransport:
-    """``Transport`` over NVFlare's Collab calls, one thread per call."""
+    """Transport over NVFlare's Collab calls, one thread per call."""
 
     def __init__(
         self,
@@ -172,18 +172,15 @@ class CollabTransport:
     def call(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Send each site its own call; return answers and failures by site."""
+        """Send each site its call; return answers and failure reasons by site."""
         self._refuse_stopped()
         if unknown := calls.keys() - self._proxies.keys():
             raise SettingsError(f"unknown site {min(unknown)!r}")
         failed = {site: GONE for site in calls if site in self._lost}
-        pending = {
-            self._threads.submit(
-                self._proxies[site](timeout=seconds).answer, call
-            ): site
-            for site, call in calls.items()
-            if site not in failed
-        }
+        pending = {}
+        for site in calls.keys() - failed.keys():
+            answer = self._proxies[site](timeout=seconds).answer
+            pending[self._threads.submit(answer, calls[site])] = site
         answers: dict[str, bytes] = {}
         end = time.monotonic() + seconds
         while pending:
@@ -197,13 +194,11 @@ class CollabTransport:
                     failed[site] = result
             self._refuse_stopped()
             late = time.monotonic() > end
+            silent = _REASONS["timeout"].format(limit=seconds)
             for future, site in list(pending.items()):
                 if late or site in self._lost:
                     del pending[future]
-                    lost = site in self._lost
-                    failed[site] = (
-                        GONE if lost else _REASONS["timeout"].format(limit=seconds)
-                    )
+                    failed[site] = GONE if site in self._lost else silent
         return answers, failed
 
     def _refuse_stopped(self) -> None:
@@ -218,7 +213,7 @@ class CollabTransport:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the type of an error and where it was raised, without its message."""
+    """Return the type of an error and its last source lines, without its message."""
     frames: Any = traceback.extract_tb(error.__traceback__)
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-4:]]
     return f"{type(error).__name__} at {' > '.join(places)}"

@@ -1,8 +1,8 @@
-"""Jobs: JSON that names installed classes but has no code; submission, status, errors.
+"""NVFlare jobs: creation, submission, status and errors.
 
-A job's process returns an exit code without text. So the reason of a failure is written
-to the server's kit under the job's id and added to the job's record with its status,
-where the administrator can read it.
+A job is JSON that names installed classes; it contains no code. Its process returns
+only an exit code, so the reason of a failure is written to the server's kit under the
+job's id and added to the job's record, where the administrator can read it.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RUNS = "runs"
-"""Folder in a kit with one folder per run."""
+"""Folder of a kit that contains one folder per run."""
 JOB = "EPIFALCON_JOB"
 """Environment variable of a job's process: the job's id."""
 COMPLETED = "FINISHED:COMPLETED"
@@ -61,7 +61,7 @@ _METHODS = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _READY_SECONDS = 60.0
 _MOST_CALLS = 1000
-"""Upper limit; threads are created on demand, one per site being called."""
+"""Maximum number of threads, which are created on demand, one per called site."""
 _POLL_SECONDS = 0.5
 _MOST_REASONS = 20
 # Otherwise NVFlare's warnings are printed by programs that configure no logging.
@@ -69,12 +69,12 @@ logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 
 def server_run(method: str) -> "type[ServerRun[Any]]":
-    """Return the class of a method's run at the server; loads torch."""
+    """Return the class of the server side of a method's run; imports torch."""
     return cast("type[ServerRun[Any]]", _load(method, 0))
 
 
 def site_run(method: str) -> "type[SiteSession[Any]]":
-    """Return the class of a method's run at a site; loads torch."""
+    """Return the class of the site side of a method's run; imports torch."""
     return cast("type[SiteSession[Any]]", _load(method, 1))
 
 
@@ -87,11 +87,11 @@ def _load(method: str, end: int) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedJob:
-    """Classes and arguments of the server and sites, and the minimum of sites."""
+    """Classes and arguments of server and sites, and the minimum number of sites."""
 
     name: str
     args: Plain
-    """Arguments of the class ``coordinator``."""
+    """Arguments of the server's class, ``coordinator``."""
     site_args: Plain
     minimum_sites: int = 1
     coordinator: str = COORDINATOR
@@ -111,7 +111,7 @@ def job_of(
     *,
     resume: bool = False,
 ) -> FederatedJob:
-    """Return the job of one run."""
+    """Create the job of one run."""
     args = {
         "method": run_request.method,
         "run": run,
@@ -119,14 +119,12 @@ def job_of(
         "options": as_plain(options),
         "resume": resume,
     }
-    site_args = {"method": run_request.method}
-    return FederatedJob(
-        name=run, args=args, site_args=site_args, minimum_sites=minimum_sites
-    )
+    site_args, least = {"method": run_request.method}, minimum_sites
+    return FederatedJob(name=run, args=args, site_args=site_args, minimum_sites=least)
 
 
 def write_job(job: FederatedJob, folder: Path) -> Path:
-    """Write the job's folder inside ``folder``; return its path."""
+    """Write the job to a new folder inside ``folder``; return its path."""
     place = folder / job.name
     config = place / "app" / "config"
     config.mkdir(parents=True)
@@ -173,7 +171,7 @@ def _component(name: str, path: str, args: Plain) -> Plain:
 
 
 def write_reason(folder: Path, error: EpifalconError) -> None:
-    """Write to the kit ``folder`` why this process's job failed."""
+    """Write the error of this process's job to the kit ``folder``."""
     if not (job := os.environ.get(JOB, "")):
         return
     place = folder / _OUTCOMES
@@ -183,7 +181,7 @@ def write_reason(folder: Path, error: EpifalconError) -> None:
 
 
 def read_reason(folder: Path, job: str) -> dict[str, Any]:
-    """Return the reason of a job's failure for its record; empty if none exists."""
+    """Read the error of a job, as an entry of its record; empty if there is none."""
     path = folder / _OUTCOMES / f"{Path(job).name}.json"
     try:
         return {_RECORD: json.loads(path.read_text(encoding="utf-8"))}
@@ -192,7 +190,7 @@ def read_reason(folder: Path, job: str) -> dict[str, Any]:
 
 
 def error_of(kind: str, text: str) -> EpifalconError:
-    """Return the error that ended a job as an exception of this package."""
+    """Convert the type and message of a job's error to an exception of this package."""
     if kind == StoppedError.__name__ and "gone: " in text:
         # NVFlare stops a job that has lost too many sites.
         return TooFewSitesError(text)
@@ -213,7 +211,7 @@ class JobStatus:
     kind: str = ""
     """Type of the error that ended the job."""
     why: str = ""
-    """Message of the error, such as which site refused and why."""
+    """Message of that error, such as which site refused and why."""
 
     @classmethod
     def of(cls, job: str, record: Mapping[str, Any]) -> "JobStatus":
@@ -228,7 +226,7 @@ class JobStatus:
             return replace(status, kind=kind, why=why)
         for name in ("job_deploy_detail", "schedule_history"):
             lines = record.get(name)
-            listed = [str(line) for line in lines] if isinstance(lines, list) else []
+            listed = map(str, lines if isinstance(lines, list) else [])
             if odd := [line for line in listed if not line.endswith(": OK")]:
                 return replace(status, why="; ".join(odd[-3:]))
         return status
@@ -283,7 +281,7 @@ class Admin:
         )
 
     def jobs(self) -> tuple[JobStatus, ...]:
-        """Return all jobs that the server stores, oldest first."""
+        """Return the status of all jobs, oldest first."""
         with _converted_errors("list jobs"):
             rows = self._session.list_jobs()
         names = ("job_id", "job_name", "status", "submit_time")
@@ -295,7 +293,7 @@ class Admin:
         return tuple(detailed.get(job.job, job) for job in listed)
 
     def job(self, job: str) -> JobStatus:
-        """Return one job; ``DataError`` if the server has no such job."""
+        """Return the status of one job; raise ``DataError`` if it does not exist."""
         with _converted_errors(f"read job {job}"):
             return JobStatus.of(job, self._session.get_job_meta(job))
 
@@ -305,11 +303,11 @@ class Admin:
             self._session.abort_job(job)
 
     def wait(self, job: str, limit: float) -> JobStatus:
-        """Wait until the job has finished, at most ``limit`` seconds."""
+        """Wait up to ``limit`` seconds for the job to finish; return its status."""
         return _until(lambda: self.job(job), lambda status: status.finished, limit)
 
     def wait_for_sites(self, count: int, limit: float) -> tuple[str, ...]:
-        """Wait until ``count`` sites are connected; raise if some are missing."""
+        """Wait until ``count`` sites are connected; raise an error after a timeout."""
         connected = _until(self.connected, lambda sites: len(sites) >= count, limit)
         if len(connected) < count:
             missing = sorted(set(self.kit.deployment.sites) - set(connected))
@@ -321,7 +319,7 @@ class Admin:
 
 
 def _until(poll: Callable[[], T], is_done: Callable[[T], bool], limit: float) -> T:
-    """Poll until ``is_done``, at most ``limit`` seconds; return the last value."""
+    """Poll up to ``limit`` seconds until ``is_done``; return the last value."""
     end = time.monotonic() + limit
     while not is_done(value := poll()) and time.monotonic() <= end:
         time.sleep(_POLL_SECONDS)
@@ -344,9 +342,8 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
         why = error.strerror or error
         raise EpifalconError(f"cannot reach the server at {address}: {why}") from None
     with _converted_errors(f"reach the server at {address}"), _silence():
-        session = new_secure_session(
-            kit.deployment.admin, str(kit.folder), timeout=limit
-        )
+        admin, place = kit.deployment.admin, str(kit.folder)
+        session = new_secure_session(admin, place, timeout=limit)
     try:
         yield Admin(session, kit)
     finally:
@@ -372,5 +369,5 @@ def _converted_errors(what: str) -> Iterator[None]:
 
 
 def _silence() -> contextlib.redirect_stdout[io.StringIO]:
-    """Suppress what NVFlare's API prints to stdout."""
+    """Suppress the output of NVFlare's API to stdout."""
     return contextlib.redirect_stdout(io.StringIO())

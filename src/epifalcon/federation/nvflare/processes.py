@@ -1,4 +1,4 @@
-"""Run servers and sites in the foreground or as child processes of a rehearsal."""
+"""Server and site processes, in the foreground or as children of a rehearsal."""
 
 import contextlib
 import os
@@ -13,18 +13,16 @@ from pathlib import Path
 from epifalcon.errors import EpifalconError
 from epifalcon.federation.nvflare.provisioning import (
     HERE,
+    PARENT,
     STATE,
     Kit,
     open_kit,
     require_nvflare,
 )
 
-_PARENT = "EPIFALCON_PARENT"
-_STOP_SECONDS = 8.0
-
 
 def run_in_foreground(folder: Path) -> None:
-    """Replace this process by the server or site of a kit; does not return."""
+    """Replace this process by the server or site of a kit; never return."""
     require_nvflare()
     kit = open_kit(folder, "server", "site")
     os.execve(sys.executable, _command(kit), _environment(kit))
@@ -37,7 +35,7 @@ class ChildProcess:
         self.kit = open_kit(folder, "server", "site")
         self.log = self.kit.folder / "console.txt"
         environment = {**_environment(self.kit), **(extra or {})}
-        environment[_PARENT] = str(os.getpid())
+        environment[PARENT] = str(os.getpid())
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 _command(self.kit),
@@ -58,7 +56,7 @@ class ChildProcess:
         if self.running:
             self.process.send_signal(signal.SIGTERM)
 
-    def stop(self, limit: float = _STOP_SECONDS) -> None:
+    def stop(self, limit: float = 8.0) -> None:
         """Stop the process and its jobs; kill it after ``limit`` seconds."""
         self.request_stop()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,7 +75,7 @@ def running(
     extra: Mapping[str, str] | None = None,
     site_extra: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, ChildProcess]]:
-    """Start the server and the sites of provisioned kits; stop them at the end."""
+    """Context manager that starts the server and sites of kits, and stops them."""
     processes: dict[str, ChildProcess] = {}
     try:
         for name, folder in folders.items():
@@ -87,9 +85,7 @@ def running(
         yield processes
     finally:
         # Stop all sites first, so that they disconnect while the server still runs.
-        sites = [
-            process for process in processes.values() if process.kit.kind == "site"
-        ]
+        sites = [one for one in processes.values() if one.kit.kind == "site"]
         for process in sites:
             process.request_stop()
         for process in [*sites, *processes.values()]:
@@ -97,7 +93,7 @@ def running(
 
 
 def wait_for_port(process: ChildProcess, limit: float) -> None:
-    """Wait until the server listens, or raise an error that names its log file."""
+    """Wait until the server accepts connections; raise an error after ``limit`` s."""
     address = (process.kit.deployment.host, process.kit.deployment.admin_port)
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -110,7 +106,7 @@ def wait_for_port(process: ChildProcess, limit: float) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return currently unused ports of the loopback interface."""
+    """Return ``count`` currently unused ports of the loopback interface."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:
@@ -123,7 +119,7 @@ def _command(kit: Kit) -> list[str]:
 
 
 def _environment(kit: Kit) -> dict[str, str]:
-    """Return variables for temporary files in the kit and logs without error texts."""
+    """Return the environment variables of a kit's process."""
     temporary = kit.folder / STATE / "tmp"
     temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Without proxies: gRPC would use them for loopback connections too.

@@ -22,13 +22,15 @@ from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
 HERE = "epifalcon.federation.nvflare"
+PARENT = "EPIFALCON_PARENT"
+"""Environment variable: id of the parent process; this process ends with it."""
 COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteEndpoint"
 CONTROLLER = f"{HERE}.components.Controller"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
-"""Classes that a job may name."""
+"""Classes that every job may name."""
 STATE = "state"
-"""The folder of a kit that holds its job store, snapshots and temporary files."""
+"""Folder of a kit for its job store, snapshots and temporary files."""
 _KIT_SETTINGS = Path(__file__).with_name("kit.toml")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _HOST = re.compile(r"(?=.{1,64}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.?)+(?<!\.)")
@@ -46,12 +48,12 @@ _ABOUT = "epifalcon.json"
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
-"""Files of NVFlare's kits that are removed: restart scripts and its settings."""
+"""Files that are removed from NVFlare's kits: restart scripts and default settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """One server, its sites and one administrator.
+    """Configuration of one server, its sites and one administrator.
 
     ``host`` is the server's host name for the sites, and the name in its
     certificate. A lost job process of a site is detected after one or two
@@ -84,21 +86,18 @@ class Deployment:
             checks.whole(1, **{name: port})
             if port > 65535:
                 raise SettingsError(f"{name}={port} must be at most 65535")
-        checks.whole(1, minimum_sites=self.minimum_sites)
-        if self.minimum_sites > len(self.sites):
-            most = len(self.sites)
-            raise SettingsError(
-                f"minimum_sites={self.minimum_sites} must be at most {most}"
-            )
+        least, most = self.minimum_sites, len(self.sites)
+        checks.whole(1, minimum_sites=least)
+        if least > most:
+            raise SettingsError(f"minimum_sites={least} must be at most {most}")
         # NVFlare sleeps in steps of two seconds: with less it would busy-wait.
-        checks.at_least(2, heartbeat_seconds=self.heartbeat_seconds)
-        checks.at_least(
-            4 * self.heartbeat_seconds, silence_seconds=self.silence_seconds
-        )
+        beat = self.heartbeat_seconds
+        checks.at_least(2, heartbeat_seconds=beat)
+        checks.at_least(4 * beat, silence_seconds=self.silence_seconds)
 
 
 def read_deployment(path: Path) -> Deployment:
-    """Read a deployment from TOML; raise ``SettingsError`` naming file and key."""
+    """Read a deployment from TOML; raise ``SettingsError`` for an invalid key."""
     return build(Deployment, read_toml(path), str(path))
 
 
@@ -110,7 +109,7 @@ def _matches(pattern: re.Pattern[str], expected: str, **values: str) -> None:
 
 @dataclass(frozen=True)
 class Kit:
-    """A kit on this machine."""
+    """A start-up kit on this machine."""
 
     folder: Path
     kind: Kind
@@ -160,18 +159,17 @@ def provision(
 
 
 def require_nvflare() -> None:
-    """Raise unless NVFlare is installed."""
+    """Raise an error if NVFlare is not installed."""
     checks.extra_module("nvflare", "federation", "a federation")
 
 
 def open_kit(folder: Path, *kinds: Kind) -> Kit:
-    """Return the kit in ``folder``; raise ``DataError`` if it is not of ``kinds``."""
+    """Open the kit in ``folder``; raise ``DataError`` if its kind is unexpected."""
     folder = Path(os.path.realpath(folder))
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    matching = [
-        kind for name, kind in _STARTUP.items() if (folder / "startup" / name).is_file()
-    ]
+    start = folder / "startup"
+    matching = [kind for name, kind in _STARTUP.items() if (start / name).is_file()]
     if len(matching) != 1 or not (folder / _ABOUT).is_file():
         raise DataError(f"{folder}: not a start-up kit of epifalcon")
     if kinds and matching[0] not in kinds:
@@ -188,7 +186,7 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
 
 
 def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
-    """Create NVFlare's kits, one folder per participant; return their parent."""
+    """Create NVFlare's kits, one folder per participant; return the parent folder."""
     require_nvflare()
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
@@ -198,9 +196,8 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
 
     project = Project(name=deployment.project, description="", **_root(authority))
     ports = {"fed_learn_port": deployment.port, "admin_port": deployment.admin_port}
-    project.set_server(
-        deployment.host, _ORG, {**ports, "default_host": deployment.host}
-    )
+    host = deployment.host
+    project.set_server(host, _ORG, {**ports, "default_host": host})
     for site in deployment.sites:
         project.add_client(site, _ORG, {"allow_log_streaming": False})
     project.add_admin(deployment.admin, _ORG, {"role": "project_admin"})
@@ -223,7 +220,7 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
 
 
 def _root(authority: Path | None) -> dict[str, Any]:
-    """Return an existing root certificate and key; empty to create a new root."""
+    """Read the root certificate and key of ``authority``; empty without one."""
     if authority is None:
         return {}
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

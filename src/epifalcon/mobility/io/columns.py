@@ -1,4 +1,4 @@
-"""Parse ids, numbers and times from columns; reject rows, counted by reason.
+"""Parse ids, numbers and times in columns; count rejected rows by reason.
 
 Times are microseconds since 1970 in UTC. As in Python's ``zoneinfo``, a wall-clock
 time that occurs twice is taken as the first of the two, and one that does not exist is
@@ -42,7 +42,7 @@ class RefusedRow:
 
     reason: str
     row: int
-    """As in the file: the header of a CSV file is row 1."""
+    """Row number in the file; the header of a CSV file is row 1."""
     column: str
     value: str
     expected: str
@@ -52,7 +52,7 @@ class RefusedRow:
 
     @property
     def found(self) -> str:
-        """Return what was found and what was expected."""
+        """Text with the value found and the value expected."""
         return f"found {self.value}, expected {self.expected}"
 
 
@@ -77,22 +77,22 @@ class RowCount:
 
 
 class Rule(NamedTuple):
-    """A reason to reject a row."""
+    """Condition under which a row is rejected, and the text of the message."""
 
     reason: str
     column: str
-    """Our name of the column with the invalid value."""
+    """Internal name of the column with the invalid value."""
     expected: str
     bad: pl.Expr
-    """True for the rows to reject; null counts as False."""
+    """Expression that is True for rows to reject; null counts as False."""
     shown: Callable[[Mapping[str, Any]], str] | None = None
-    """Formats the value found; by default the column's own value."""
+    """Function that formats the invalid value; by default the value of ``column``."""
 
 
 class RowFilter:
-    """Applies rules to the rows of one file, batch by batch.
+    """Filter that applies rules to the rows of one file, batch by batch.
 
-    ``ignored`` are reasons that count neither for ``strict`` nor for the largest
+    ``ignored`` are reasons that count neither for ``strict`` nor for the maximum
     share of rejected rows, because the user excluded such rows.
     """
 
@@ -132,15 +132,13 @@ class RowFilter:
             self.check_strict()
 
     def count(self, rows: int) -> None:
-        """Count ``rows`` rows as read."""
+        """Add ``rows`` to the number of rows read."""
         self._read += rows
 
     def keep(self, frame: pl.DataFrame, *rules: Rule) -> pl.DataFrame:
-        """Return the rows that no rule rejects; the first rule that does is counted."""
-        number = pl.coalesce(
-            *(pl.when(rule.bad).then(at) for at, rule in enumerate(rules))
-        )
-        found = frame.select(number.alias("rule"))["rule"]
+        """Return the accepted rows; count others by the first rule that rejects."""
+        numbers = (pl.when(rule.bad).then(at) for at, rule in enumerate(rules))
+        found = frame.select(rule=pl.coalesce(*numbers))["rule"]
         if found.null_count() == len(found):
             return frame
         for at, rule in enumerate(rules):
@@ -162,22 +160,20 @@ class RowFilter:
             self._examples.append(example)
 
     def check_strict(self) -> None:
-        """In strict mode, raise on the first row rejected so far."""
+        """Raise ``DataError`` in strict mode if a row was rejected so far."""
         wrong = [row for row in self._examples if row.reason not in self._ignored]
         if self._settings.strict and wrong:
             first = min(wrong, key=lambda example: example.row)
             raise DataError(f"{self.path}: {first}")
 
     def finish(self) -> RowCount:
-        """Return the count, or raise ``DataError`` if too many rows were rejected."""
-        counts = dict(
-            sorted(self._refused.items(), key=lambda pair: (-pair[1], pair[0]))
-        )
+        """Return the row counts; raise ``DataError`` if too many were rejected."""
+        ranked = sorted((-count, reason) for reason, count in self._refused.items())
+        counts = {reason: -count for count, reason in ranked}
         refused, order = sum(counts.values()), list(counts)
-        examples = sorted(
-            self._examples, key=lambda row: (order.index(row.reason), row.row)
-        )
-        found = RowCount(self._read, self._read - refused, counts, tuple(examples))
+        self._examples.sort(key=lambda row: (order.index(row.reason), row.row))
+        examples = tuple(self._examples)
+        found = RowCount(self._read, self._read - refused, counts, examples)
         if self._read == 0:
             raise DataError(f"{self.path}: holds no rows")
         if found.accepted == 0:
@@ -196,7 +192,7 @@ class RowFilter:
 
 
 def show(value: object) -> str:
-    """Format a value for messages: text in quotes, and cut if it is long."""
+    """Format a value for messages: quote text and shorten long values."""
     text = repr(value) if isinstance(value, str) else str(value)
     text = "nothing" if value is None else text
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
@@ -280,15 +276,14 @@ def keep_times(
         Rule(f"{name} is not readable", name, _EXPECTED, value_of.is_null()),
         Rule(f"{name} out of range", name, late, outside),
     )
-    found = localise(
-        frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"], zone
-    )
-    frame = frame.drop(f"{name}_value", f"{name}_zoned")
+    value, zoned = frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"]
+    found = localise(value, zoned, zone)
+    frame = frame.drop(value.name, zoned.name)
     return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
 
 
 def localise(value: pl.Series, zoned: pl.Series, zone: str) -> pl.DataFrame:
-    """Convert microseconds to ``utc`` and ``local``, marking odd wall-clock times.
+    """Convert times to UTC and local; mark ambiguous and nonexistent local times.
 
     ``value`` is UTC where ``zoned``, wall-clock time of ``zone`` elsewhere.
     """
@@ -314,13 +309,13 @@ def localise(value: pl.Series, zoned: pl.Series, zone: str) -> pl.DataFrame:
 def _to_utc(
     wall: pl.Series, zone: str, ambiguous: Literal["earliest", "latest", "null"]
 ) -> pl.Series:
-    """Convert wall-clock times to microseconds in UTC; null where none exists."""
+    """Convert wall-clock times to microseconds in UTC; null if nonexistent."""
     found = wall.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
     return found.to_physical()
 
 
 def natural_order(text: pl.Series) -> NDArray[np.int64]:
-    """Sort names, by size if all are whole numbers without leading zeros."""
+    """Return the sort order of names, numeric if all are whole numbers."""
     if text.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
         text = text.cast(pl.Int64)
     return text.arg_sort().to_numpy().astype(np.int64)
@@ -338,7 +333,7 @@ def _require_type(
 
 
 def _micros(column: pl.Series, unit: EpochUnit) -> tuple[pl.Series, pl.Series]:
-    """Return microseconds as floats, null if unreadable, and a mask of zoned rows."""
+    """Return microseconds (null if unreadable) and a mask of times with an offset."""
     kind = column.dtype
     zoned = pl.Series([True]).new_from_index(0, len(column))
     if isinstance(kind, pl.Datetime):
@@ -381,18 +376,15 @@ def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
 
 
 def _from_iso(text: pl.Series) -> pl.DataFrame:
-    """Parse ISO 8601 into ``value`` (microseconds, null if unreadable), ``zoned``."""
-    parts = pl.DataFrame({"text": text}).select(
-        pl.col("text").str.extract_groups(_ISO).struct.unnest()
-    )
-    hour, minute, second = (
-        pl.col(name).cast(pl.Float64).fill_null(0) for name in ("2", "3", "4")
-    )
+    """Parse ISO 8601 times into columns ``value`` (microseconds or null), ``zoned``."""
+    groups = pl.col("text").str.extract_groups(_ISO).struct.unnest()
+    parts = pl.DataFrame({"text": text}).select(groups)
+    clock = (pl.col(name).cast(pl.Float64) for name in ("2", "3", "4"))
+    hour, minute, second = (part.fill_null(0) for part in clock)
     fraction = pl.col("5").fill_null("").str.pad_end(6, "0").str.slice(0, 6)
     in_day = ((hour * 60 + minute) * 60 + second) * SECOND + fraction.cast(pl.Float64)
-    digits = (
-        pl.col("6").fill_null("").str.replace_all(r"[^0-9]", "").str.pad_end(4, "0")
-    )
+    digits = pl.col("6").fill_null("").str.replace_all(r"[^0-9]", "")
+    digits = digits.str.pad_end(4, "0")
     ahead = digits.str.slice(0, 2).cast(pl.Float64)
     past = digits.str.slice(2, 2).cast(pl.Float64)
     sign = pl.when(pl.col("6").str.starts_with("-")).then(-1).otherwise(1)

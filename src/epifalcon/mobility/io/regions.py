@@ -1,4 +1,4 @@
-"""Assign rows to regions: given ids, a metric grid, H3 cells, polygons, towers.
+"""Assign rows to regions by given ids, a metric grid, H3 cells, polygons or towers.
 
 While a file is read, each row's region is a key; at the end the keys that occurred
 are numbered as region ids.
@@ -49,7 +49,7 @@ _NOWHERE = pl.col("region").is_null()
 
 @dataclass(frozen=True, eq=False)
 class RegionIndex:
-    """The regions in their final order, and the id of each requested key."""
+    """Regions in their final order, and the region id of each key."""
 
     regions: Regions
     ids: NDArray[np.int64]
@@ -59,15 +59,15 @@ class RegionRule(ABC):
     """Rule that assigns rows to regions."""
 
     nowhere: Rule | None = None
-    """Rejects rows whose key is null."""
+    """Rule that rejects rows without a region (null key)."""
 
     @abstractmethod
     def keys(self, frame: pl.DataFrame) -> pl.Series:
-        """Compute each row's key from place_text, or lon_value and lat_value."""
+        """Return each row's region key, from its place or its coordinates."""
 
     @abstractmethod
     def number(self, keys: pl.Series) -> RegionIndex:
-        """Number the regions of the sorted, distinct ``keys``."""
+        """Create the regions and assign an id to each of the sorted ``keys``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +76,17 @@ class LocationTable:
 
     path: Path
     table: pl.DataFrame
-    """``name``, ``lon``, ``lat``."""
+    """Table with columns ``name``, ``lon`` and ``lat``."""
     rows: RowCount
 
     @property
     def lonlat(self) -> Floats:
-        """Degrees (places, 2)."""
+        """Longitude and latitude of each place in degrees, (places, 2)."""
         return self.table.select("lon", "lat").to_numpy()
 
     @property
     def unknown(self) -> Rule:
-        """Rejects names that are not in the table."""
+        """Rule that rejects rows whose place is not in the table."""
         expected = f"one of the {len(self.table)} names in {self.path}"
         return Rule("not in the table of places", "place", expected, _NOWHERE)
 
@@ -100,7 +100,7 @@ def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
 
 
 def read_places(settings: ImportSettings) -> LocationTable | None:
-    """Read the table (place or cell or tower, lat, lon) named by the settings."""
+    """Read the table of places or towers given in the settings; None if not given."""
     if settings.places is None:
         return None
     path, read = Path(settings.places), settings.read
@@ -130,7 +130,7 @@ def read_places(settings: ImportSettings) -> LocationTable | None:
 
 
 class GivenRegions(RegionRule):
-    """Regions named in the data, in the order of their names."""
+    """Regions identified by names in the data, sorted by name."""
 
     def __init__(
         self, places: LocationTable | None, kind: RegionKind, keep_unvisited: bool
@@ -153,14 +153,13 @@ class GivenRegions(RegionRule):
                 ids, keys = keys.to_numpy(), pl.Series(range(len(table)))
             names, lonlat = table["name"].gather(keys), self._places.lonlat[keys]
         order = natural_order(names)
-        regions = make_regions(
-            self._kind, names.gather(order), None if lonlat is None else lonlat[order]
-        )
+        lonlat = None if lonlat is None else lonlat[order]
+        regions = make_regions(self._kind, names.gather(order), lonlat)
         return RegionIndex(regions, np.argsort(order)[ids])
 
 
 class GridRegions(RegionRule):
-    """Cells of about ``cell_km`` by ``cell_km``, independent of the data.
+    """Grid cells of about ``cell_km`` by ``cell_km``, independent of the data.
 
     The earth is divided into rows of equal height, and each row into the number of
     equal cells that makes them closest to square. Ids run from south to north, then
@@ -209,17 +208,15 @@ class H3Regions(RegionRule):
         self._shapely = _geo_module("shapely", "regions='h3'")
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
-        cells = self._h3.coordinates_to_cells(
-            frame["lat_value"], frame["lon_value"], self._resolution
-        )
+        lat, lon = frame["lat_value"], frame["lon_value"]
+        cells = self._h3.coordinates_to_cells(lat, lon, self._resolution)
         return pl.Series(cells).cast(pl.Int64)
 
     def number(self, keys: pl.Series) -> RegionIndex:
         cells = keys.cast(pl.UInt64)
         points = pl.DataFrame(self._h3.cells_to_coordinates(cells))
-        shapes = self._shapely.from_wkb(
-            pl.Series(self._h3.cells_to_wkb_polygons(cells)).to_list()
-        )
+        binary = pl.Series(self._h3.cells_to_wkb_polygons(cells)).to_list()
+        shapes = self._shapely.from_wkb(binary)
         outlines = [np.array(shape.exterior.coords)[:-1] for shape in shapes]
         names = pl.Series([f"{cell:x}" for cell in keys])
         lonlat = points.select("lng", "lat").to_numpy()
@@ -236,9 +233,8 @@ class PolygonRegions(RegionRule):
         self._names, self._shapes = list(areas), np.array(list(areas.values()))
         self._tree = self._shapely.STRtree(self._shapes)
         self._all = keep_unvisited
-        self.nowhere = _point_rule(
-            "outside every polygon", f"a point within an area of {path}"
-        )
+        expected = f"a point within an area of {path}"
+        self.nowhere = _point_rule("outside every polygon", expected)
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         points = self._shapely.points(_points(frame))
@@ -259,20 +255,20 @@ class PolygonRegions(RegionRule):
 
 
 class TowerRegions(RegionRule):
-    """Each point belongs to the nearest tower; towers at one location are merged."""
+    """Areas around cell towers: each point is assigned to the nearest tower.
 
-    def __init__(
-        self, towers: LocationTable, max_km: float, keep_unvisited: bool
-    ) -> None:
+    Towers at one location are merged.
+    """
+
+    def __init__(self, towers: LocationTable, max_km: float, unvisited: bool) -> None:
         _, first = np.unique(towers.lonlat, axis=0, return_index=True)
         at = np.sort(first)
         self._names, self._lonlat = towers.table["name"].gather(at), towers.lonlat[at]
         self._tree = cKDTree(unit_vectors(self._lonlat))
         self._max_km = max_km or np.inf
-        self._all = keep_unvisited
-        self.nowhere = _point_rule(
-            "too far from every tower", f"a point within {max_km:g} km of a tower"
-        )
+        self._all = unvisited
+        expected = f"a point within {max_km:g} km of a tower"
+        self.nowhere = _point_rule("too far from every tower", expected)
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         chord, nearest = self._tree.query(unit_vectors(_points(frame)))
@@ -292,7 +288,7 @@ def make_regions(
     lonlat: Floats | None,
     outlines: list[Floats] | None = None,
 ) -> Regions:
-    """Create regions from names, centres (degrees) and corners (degrees)."""
+    """Create regions from names, and centres and polygon corners in degrees."""
     listed = tuple(names.to_list())
     if lonlat is None:
         return Regions(kind, np.full((len(listed), 2), np.nan), names=listed)
@@ -321,13 +317,13 @@ def _geo_module(module: str, purpose: str) -> Any:  # noqa: ANN401
 
 
 def _outline(shape: Any) -> Floats:  # noqa: ANN401
-    """Return the outer ring of the largest part, without the repeated last corner."""
+    """Return the corners (points, 2) of the outer ring of a shape's largest part."""
     largest = max(getattr(shape, "geoms", [shape]), key=lambda part: part.area)
     return np.asarray(largest.exterior.coords)[:-1, :2]
 
 
 def _read_areas(path: Path, name_from: str | None, shapely: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Read the shapes of a GeoJSON file, by name."""
+    """Read the polygons of a GeoJSON file, by name."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:
@@ -346,7 +342,7 @@ def _read_areas(path: Path, name_from: str | None, shapely: Any) -> dict[str, An
         name = _feature_name(feature, name_from, where) or str(number)
         if name in areas:
             raise DataError(
-                f"{where}: {name!r} names feature {list(areas).index(name) + 1} too; "
+                f"{where}: {name!r} is also feature {list(areas).index(name) + 1}; "
                 "choose another property with polygon_name"
             )
         areas[name] = _shape(feature.get("geometry"), where, shapely)
@@ -382,7 +378,7 @@ def _shape(geometry: object, where: str, shapely: Any) -> Any:  # noqa: ANN401
         shape = shapely.make_valid(shapely.from_geojson(json.dumps(geometry)))
     # GEOS and shapely raise many kinds of error on malformed coordinates.
     except Exception as error:
-        raise DataError(f"{where}: broken coordinates: {error}") from None
+        raise DataError(f"{where}: invalid coordinates: {error}") from None
     parts = [part for part in shapely.get_parts(shape) if part.geom_type in areas]
     shape = shapely.union_all(parts)
     west, south, east, north = shape.bounds if parts else (np.nan,) * 4

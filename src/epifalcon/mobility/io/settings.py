@@ -15,25 +15,25 @@ EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSettings(Checked):
-    """How one table is read, and how many of its rows may be refused."""
+    """Settings for reading one table, and the limit of rejected rows."""
 
     columns: tuple[str, ...] = ()
-    """Renamed columns, each as ``ours=theirs``, e.g. ``person=user_id``."""
+    """Column names in the file, each as ``name=column``, e.g. ``person=user_id``."""
     delimiter: str = "auto"
     """Delimiter of a CSV file; ``auto`` detects it from the header."""
     epoch_unit: EpochUnit = "auto"
     """Unit of times given as numbers; ``auto`` detects it from their size."""
     max_refused_share: Share = 0.5
-    """Maximum share of refused rows; more is an error."""
+    """Maximum share of rejected rows; more is an error."""
     strict: bool = False
-    """Whether any refused row is an error."""
+    """If True, any rejected row is an error."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         plain = len(self.delimiter) == 1 and self.delimiter.isascii()
         if self.delimiter != "auto" and (not plain or self.delimiter in '"\r\n\0'):
             raise SettingsError(
-                f"delimiter={self.delimiter!r} must be 'auto' or one plain character"
+                f"delimiter={self.delimiter!r} must be 'auto' or one ASCII character"
             )
         for entry in self.columns:
             ours, _, theirs = entry.partition("=")
@@ -45,37 +45,37 @@ class ReadSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSettings(Checked):
-    """How visits are converted to traces; see docs/reference-data.md."""
+    """Settings for converting visits to traces; see docs/reference-data.md."""
 
     kind: Kind
     read: ReadSettings = field(default_factory=ReadSettings)
     regions: RegionRule = "auto"
-    """What a region is; ``auto``: given ids if any, else the grid."""
+    """Kind of regions; ``auto`` uses given ids if there are any, else the grid."""
     cell_km: Annotated[float, partial(at_least, 0.001)] = 1.0
-    """Side of a cell of the grid."""
+    """Side length of a grid cell in kilometres."""
     h3_resolution: Annotated[int, partial(within, 0, 15)] = 8
     polygons: str | None = None
     """GeoJSON file of the areas for ``regions="polygons"``."""
     polygon_name: str | None = None
-    """Property of a feature that names it; by default its id or name."""
+    """Property with the name of a GeoJSON feature; by default its id or name."""
     places: str | None = None
-    """Table (place or cell or tower, lat, lon) of places or towers."""
+    """File with a table of places or towers (place or cell or tower, lat, lon)."""
     place_columns: tuple[str, ...] = ()
     max_tower_km: NonNegative = 0.0
-    """A point farther than this from every tower is refused; 0: no limit."""
+    """Maximum distance from a point to the nearest tower in km; 0 for no limit."""
     keep_unvisited: bool = False
-    """Whether unvisited places of a table or polygons become regions."""
+    """If True, unvisited places of a table and unvisited polygons become regions."""
     slot_hours: float = 2.0
     start: str | None = None
     """First local day; by default the first in the data."""
     days: Count | None = None
     """Number of days; by default up to the last in the data."""
     timezone: str = "UTC"
-    """The city's time zone: that of times without an offset, and of the slots."""
+    """Time zone of the city: used for times without an offset, and for slots."""
     fill_gap_hours: NonNegative = 0.0
-    """Gaps up to this long between two observations get the region before the gap."""
+    """Longest gap between observations that is filled with the region before it."""
     matrix_slot_hours: float = 0.5
-    """Length of a column of the matrix."""
+    """Length in hours of one column of a matrix."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +95,7 @@ class ImportSettings(Checked):
             )
         if pings and rule == "given":
             raise SettingsError(
-                "regions='given' cannot be used with pings, which name no place: "
+                "regions='given' cannot be used with pings, which have no places: "
                 "choose grid, h3, polygons or towers"
             )
         if rule == "polygons" and self.polygons is None:
@@ -112,5 +112,5 @@ class ImportSettings(Checked):
             )
 
     def clock(self, days: int, start: str | None = None) -> Clock:
-        """Return a clock of ``days`` days from ``start``, by default the settings'."""
+        """Return a clock of ``days`` days from ``start``, default: ``self.start``."""
         return Clock(self.slot_hours, days, start or self.start, self.timezone)

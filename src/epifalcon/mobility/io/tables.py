@@ -32,7 +32,7 @@ OPEN_QUOTE = -1
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_PLACE = "table place"
-"""The name column of a table of places, which may also be called cell or tower."""
+"""Internal name of the place column of a table, also called cell or tower."""
 _USUAL = {
     "person": ("person_id", "user", "user_id", "userid", "uid", "device", "device_id"),
     "time": ("timestamp", "datetime", "date_time", "ts", "date"),
@@ -54,24 +54,24 @@ _USUAL[TABLE_PLACE] = (
 
 @dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Some rows of a table, in the order of the file."""
+    """Batch of consecutive rows of a table, in the order of the file."""
 
     frame: pl.DataFrame
-    """The wanted columns under our names; ``row``, the number as in the file; for
-    CSV ``fields``, the number of fields found, -1 where a quote was left open."""
+    """Requested columns under internal names; ``row``, the row number in the file; for
+    CSV also ``fields``, the number of fields found, -1 where a quote was not closed."""
     done: int
     total: int
-    """Progress of the reading, in bytes or rows."""
+    """Size of the file in bytes or rows; ``done`` is the part read so far."""
 
 
 class InputTable(Protocol):
-    """A file of named columns."""
+    """Interface of a file with named columns."""
 
     path: Path
     names: tuple[str, ...]
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
-        """Yield the columns ``{ours: theirs}`` batch by batch."""
+        """Yield batches of the columns ``{internal name: name in the file}``."""
 
 
 def open_table(path: Path, delimiter: str = "auto") -> InputTable:
@@ -99,7 +99,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the compressed data is broken: {error}") from None
+        raise DataError(f"{path}: the compressed data is corrupt: {error}") from None
     # A panic of polars is not an Exception; the file cannot be parsed.
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = getattr(error, "strerror", None) or str(error).strip() or repr(error)
@@ -170,7 +170,7 @@ class CsvTable:
     def _rows(
         self, lines: pl.Series, at: Mapping[str, int], last: bool
     ) -> tuple[pl.DataFrame, int]:
-        """Split lines into rows; also return the number of lines used."""
+        """Split lines into rows; return the table and the number of lines used."""
         width = len(self.names)
         records, inside, used = self._quoted_rows(lines, last)
         plain = pl.DataFrame({"text": lines[:used]}).with_row_index("row")
@@ -197,7 +197,10 @@ class CsvTable:
     def _quoted_rows(
         self, lines: pl.Series, last: bool
     ) -> tuple[dict[int, list[str] | None], set[int], int]:
-        """Parse the rows with quotes: {first line: fields, or None if broken}."""
+        """Parse rows with quotes into {first line: fields, or None if invalid}.
+
+        Also returns all lines of these rows, and the number of lines used.
+        """
         records: dict[int, list[str] | None] = {}
         inside: set[int] = set()
         begins: list[int] = lines.str.contains('"', literal=True).arg_true().to_list()
@@ -222,7 +225,7 @@ class CsvTable:
         return records, inside, len(lines)
 
     def _split(self, text: str) -> list[str] | None:
-        """Split one whole row into fields; None where the quotes do not match."""
+        """Split one row into fields; return None if its quotes do not match."""
         try:
             rows = list(csv.reader([text], delimiter=self._delimiter, strict=True))
         except csv.Error:
@@ -270,9 +273,9 @@ print(sum(map(len, batches)), total)
 
 
 def count_rows(path: Path) -> int:
-    """Read a Parquet file once in another process; ``DataError`` if that fails.
+    """Count the rows of a Parquet file; raise ``DataError`` if it is damaged.
 
-    One flipped bit in the header of a page can make polars request 2^61 bytes,
+    Reads it in another process: one flipped bit can make polars request 2^61 bytes,
     which aborts the process, or lose the rows that follow without an error.
     """
     command = [sys.executable, "-c", _PROBE, str(path.absolute())]
@@ -289,22 +292,22 @@ def count_rows(path: Path) -> int:
 
 
 def renamed(entries: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Parse ``("person=user_id", ...)``; raise for unknown names of ours."""
+    """Parse ``("person=user_id", ...)`` into a dict; names must be in ``known``."""
     chosen: dict[str, str] = {}
     for entry in entries:
         ours, _, theirs = (part.strip() for part in entry.partition("="))
         if ours not in known:
             raise SettingsError(unknown_name("column", ours, known))
         if ours in chosen:
-            raise SettingsError(f"columns names {ours!r} twice")
+            raise SettingsError(f"columns sets {ours!r} more than once")
         chosen[ours] = theirs
     return chosen
 
 
 def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str | None:
-    """Find the column of the file that holds ``ours``, or None if there is none.
+    """Find the column of the file for internal name ``ours``; None if there is none.
 
-    A column chosen by name must exist. Otherwise the column with our own name is
+    A column chosen by name must exist. Otherwise the column with the internal name is
     used, or else the only column with a common synonym, ignoring case.
     """
     names = table.names
@@ -328,7 +331,7 @@ def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str 
 
 
 def need_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str:
-    """Find the column that holds ``ours``; raise ``DataError`` if there is none."""
+    """Find the column for internal name ``ours``; raise ``DataError`` if none."""
     found = find_column(table, ours, chosen)
     if found is None:
         raise DataError(_missing(table, ours.rsplit(" ")[-1]))

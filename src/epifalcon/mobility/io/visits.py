@@ -82,11 +82,11 @@ class Imported:
     places: RowCount | None = None
     """Row counts of the table of places, if given."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column of the file for each of our column names."""
+    """Column name in the file by internal column name."""
     ambiguous_times: int = 0
-    """Accepted rows whose wall-clock time occurs twice (clocks set back)."""
+    """Number of accepted rows whose wall-clock time occurs twice (clocks set back)."""
     nonexistent_times: int = 0
-    """Accepted rows whose wall-clock time does not exist (clocks set forward)."""
+    """Number of accepted rows whose wall-clock time does not exist (set forward)."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return the counts for JSON: rows, people, regions, slots, share observed."""
@@ -149,7 +149,7 @@ def import_visits(
 
 
 class _Reading:
-    """One pass over the file."""
+    """Reader of a file of visits that filters and aggregates its rows in one pass."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Reading:
         return self._seen[0]
 
     def _merge(self) -> None:
-        """Aggregate rows, so that memory does not grow with repeated rows."""
+        """Aggregate the rows read so far, to limit memory; raise if too many remain."""
         groups = pl.concat(self._seen).lazy().group_by("person", "slot", "region")
         total = groups.agg(pl.sum("weight"), pl.min("first"))
         self._seen = [total.collect(engine="streaming")]
@@ -228,10 +228,8 @@ class _Reading:
         else:
             slot = pl.col("time_local") // self._slot_us
             frame = frame.with_columns(slot=slot, weight=pl.lit(1), first="time_utc")
-            frame = self._keep_inside(
-                frame, "time", pl.col("slot").is_between(low, high)
-            )
-            parts = [frame]
+            inside = pl.col("slot").is_between(low, high)
+            parts = [frame := self._keep_inside(frame, "time", inside)]
         for name in moments:
             self.twice += int(frame[f"{name}_twice"].sum())
             self.never += int(frame[f"{name}_never"].sum())
@@ -259,10 +257,8 @@ class _Reading:
                 assert places is not None
                 at = look_up(frame["place_text"], places.table["name"])
                 frame = rows.keep(frame.with_columns(region=at), places.unknown)
-                found = places.table[frame["region"]]
-                frame = frame.with_columns(
-                    lon_value=found["lon"], lat_value=found["lat"]
-                )
+                lon, lat = places.table.select("lon", "lat")[frame["region"]]
+                frame = frame.with_columns(lon_value=lon, lat_value=lat)
         frame = frame.with_columns(region=self.regions.keys(frame))
         return rows.keep(frame, self.regions.nowhere) if self.regions.nowhere else frame
 
@@ -278,10 +274,11 @@ class _Reading:
     def _cut(
         self, frame: pl.DataFrame, low: int, high: int
     ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-        """Split stays at the slots of the wall clock; drop those outside the days.
+        """Split stays into slots of the wall clock; drop those outside the days.
 
-        Durations are true time, also when clocks change. A stay of length 0 is
-        one piece of weight 0. Several parts bound the memory of long stays.
+        Returns the accepted stays, and the pieces in several tables to limit memory.
+        Durations are elapsed time even if clocks change. A stay of length 0 is one
+        piece of weight 0.
         """
         if frame.is_empty():
             return frame, []
@@ -313,7 +310,7 @@ class _Reading:
 
 
 def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
-    """Find when slots of the wall clock begin: ``utc``, and the ``slot`` from there."""
+    """Return the start in UTC of each wall-clock slot: columns ``utc`` and ``slot``."""
     step = gcd(slot_us, 900_000_000)
     utc = np.arange(first // step, last // step + 2) * step
     zoned = pl.Series([True]).new_from_index(0, len(utc))
@@ -333,7 +330,7 @@ def _number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
 
 
 def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
-    """Find the region of most weight for each (slot, person), or -1.
+    """Return the region of largest weight per (slot, person), -1 for none.
 
     Ties go to the region seen first in the slot, then to the lower id. ``seen``
     has one row per person, slot (from 0) and region.
@@ -347,10 +344,10 @@ def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
 
 
 def fill_gaps(by_slot: RegionIds, longest: int) -> None:
-    """Fill, in place, gaps of up to ``longest`` slots between two observations.
+    """Fill gaps of up to ``longest`` slots in (slots, people), in place.
 
-    The person is assumed to have stayed in the region before the gap. Shape
-    (slots, people).
+    Between two observations, the person is assumed to have stayed in the region before
+    the gap.
     """
     last = np.full(by_slot.shape[1], -1)
     for slot in range(len(by_slot) if longest > 0 else 0):
@@ -382,7 +379,7 @@ def _require_room(path: Path, people: int, clock: Clock) -> None:
 def _wanted(
     table: InputTable, settings: ImportSettings, places: LocationTable | None
 ) -> dict[str, str]:
-    """Choose the columns to read; a cell's column is read as a place."""
+    """Return the columns to read, by internal name; cells are read as places."""
     kind, rule = settings.kind, settings.regions
     chosen = renamed(settings.read.columns, _COLUMNS[kind])
     moments = ("start", "end") if kind == "stays" else ("time",)
@@ -432,7 +429,7 @@ def _day(slot: int, clock: Clock) -> str:
 
 
 def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
-    """Choose the clock of the traces; slots are counted from 1970."""
+    """Return the clock of the traces from settings and slots (counted from 1970)."""
     one, slots = settings.clock(1), slot.to_numpy()
     per_day = one.slots_per_day
     start = settings.start or _day(int(slots.min()), one)
@@ -442,7 +439,7 @@ def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
     if settings.days is None and days > MAX_SPAN_DAYS:
         low, high = np.quantile(slots, [0.01, 0.99]).astype(int) // per_day
         raise DataError(
-            f"{path}: the times run over {days} days, from {start} to "
+            f"{path}: the times span {days} days, from {start} to "
             f"{_day(last * per_day, one)}, more than {MAX_SPAN_DAYS}; most are in "
             f"{high - low + 1} days from {_day(low * per_day, one)}: select the days "
             "with start and days"
@@ -482,7 +479,7 @@ def read_day_visits(
 def keep_slots(
     rows: RowFilter, frame: pl.DataFrame, clock: Clock, first_day: int = 1
 ) -> pl.DataFrame:
-    """Add ``person_text`` and ``slot``; reject rows outside the days of ``clock``."""
+    """Add columns ``person_text`` and ``slot``; reject rows outside ``clock``."""
     frame = keep_ids(rows, frame, "person")
     text = pl.col("day").cast(pl.String, strict=False).str.strip_chars()
     value = text.cast(pl.Float64, strict=False)
@@ -532,7 +529,7 @@ def read_matrix(
     count = rows.finish()
     ids = ids[ids >= 0]
     if ids.size == 0:
-        raise DataError(f"{path}: nobody is observed: every entry is negative or NaN")
+        raise DataError(f"{path}: no observations: all entries are negative or NaN")
 
     places = read_places(settings)
     given = GivenRegions(places, "area", settings.keep_unvisited)
@@ -589,13 +586,13 @@ def _open_matrix(path: Path) -> NDArray[Any]:
 def _matrix_clock(
     path: Path, matrix: NDArray[Any], settings: ImportSettings
 ) -> tuple[Clock, int]:
-    """Choose the clock; also return the number of columns per slot."""
+    """Return the clock of a matrix, and its number of columns per slot."""
     column = Clock(settings.matrix_slot_hours, 1)
     days, rest = divmod(matrix.shape[1], column.slots_per_day)
     if rest:
         raise DataError(
             f"{path}: {matrix.shape[1]} columns of {settings.matrix_slot_hours:g} h "
-            "are not whole days: is matrix_slot_hours right?"
+            "are not a whole number of days: check matrix_slot_hours"
         )
     if settings.days is not None and settings.days > days:
         raise DataError(
@@ -606,14 +603,14 @@ def _matrix_clock(
 
 
 def _chunks(matrix: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield blocks of rows with the number of their first row."""
+    """Yield pairs (number of the first row, block of rows)."""
     rows = max(1, _CHUNK_CELLS // matrix.shape[1])
     for first in range(0, len(matrix), rows):
         yield first, np.asarray(matrix[first : first + rows])
 
 
 def _good_rows(rows: RowFilter, first: int, part: NDArray[Any]) -> NDArray[np.bool_]:
-    """Reject the rows that hold anything but region ids."""
+    """Reject rows with other values than region ids; return a mask of the others."""
     # A signalling NaN warns whenever it is used.
     with np.errstate(invalid="ignore"):
         number = part.astype(np.float64)
@@ -643,7 +640,7 @@ def _region_ids(part: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _most_frequent(part: RegionIds, width: int) -> RegionIds:
-    """Find the most frequent id in each ``width`` columns; ties: the first."""
+    """Return the most frequent id in each group of ``width`` columns; ties: first."""
     entry = part.reshape(len(part), -1, width)
     times = np.zeros(entry.shape, dtype=np.int32)
     for column in range(width):

@@ -1,4 +1,4 @@
-"""A synthetic city: its settings, its land, and everybody's traces.
+"""A synthetic city: settings, layout of its regions, and traces of its people.
 
 Replaces the mobility data of the paper's experiments (section "Data"), which is not
 public. Areas are cells of a distorted honeycomb, so that they tile the plane; points of
@@ -74,7 +74,7 @@ _LARGEST = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class CitySettings(Checked):
-    """A synthetic city. The defaults suit a city of areas; presets suit others.
+    """Settings of a synthetic city; the defaults suit areas, presets other kinds.
 
     Lengths are in kilometres, times in hours, shares in [0, 1].
     """
@@ -92,7 +92,7 @@ class CitySettings(Checked):
     built_share: Annotated[Share, positive] = 0.45
     """Share of the circular extent of the city covered by regions."""
     towns: CountOrZero = 24
-    """Settlements around the main centre."""
+    """Number of towns around the main centre."""
     home_sigma: Spread = 0.95
     """Standard deviation of the log number of homes per region."""
     attraction_sigma: Spread = 1.9
@@ -105,41 +105,42 @@ class CitySettings(Checked):
     commute_exponent: NonNegative = 1.5
     commute_scale_km: Positive = 2.5
     commute_cutoff_km: Positive = 20.0
-    """A workplace at d km is chosen with weight (1 + d/scale)^-exponent
+    """Cutoff of commutes: a workplace at d km has the weight (1 + d/scale)^-exponent
     exp(-d/cutoff) times its attraction."""
     visit_exponent: NonNegative = 4.5
     visit_scale_km: Positive = 1.0
     visit_cutoff_km: Positive = 30.0
-    """The same for a first visit to a new place."""
+    """Cutoff of first visits to new places, with the same weights as commutes."""
     exploration: Share = 0.6
     exploration_decay: NonNegative = 0.21
-    """With S known places, the next one is new with probability exploration *
-    S^-exploration_decay."""
+    """Decay of exploration: after S known places, the next one is new with probability
+    exploration * S^-exploration_decay."""
     outings: NonNegative = 1.2
     """Factor on the built-in hourly rates of outings."""
     outing_sigma: Spread = 0.4
-    """Standard deviation of the log factor between people."""
+    """Standard deviation, between people, of the log rate of outings."""
     chain_share: Share = 0.4
     """Probability that a stop of an outing is followed by another one."""
     stay_exponent: Annotated[float, partial(within, math.nextafter(1, 2), 10)] = 2.0
     stay_min_hours: StayHours = 0.5
     stay_max_hours: StayHours = 12.0
-    """Stops last t hours with density t^-stay_exponent between min and max."""
+    """Maximum duration of a stop; the density at t hours is t^-stay_exponent."""
     traveller_share: Share = 0.2
     """Share of people who make excursions."""
     excursion_share: Share = 0.25
-    """Probability that they spend a day off far away; half of that on other days."""
+    """Probability of an excursion of such people on a day off; half on workdays."""
     excursion_cutoff_km: Positive = 60.0
-    """A destination at d km has the weight exp(-d/cutoff) times its attraction."""
+    """Cutoff of excursions: a destination at d km has weight exp(-d/cutoff) times its
+    attraction."""
     overnight_share: Share = 0.25
     """Probability that an excursion lasts overnight."""
 
     observed_share: Share = 1.0
-    """Mean share of slots in which a person is observed; the rest is -1."""
+    """Mean share of slots in which a person is observed; other slots are -1."""
     observed_sigma: Spread = 1.0
-    """Standard deviation of the log odds of that share between people."""
+    """Standard deviation, between people, of the log odds of being observed."""
     gap_hours: Positive = 6.0
-    """Mean duration in hours for which being observed or not persists."""
+    """Mean number of hours until being observed or not is drawn again."""
     fill_gaps: bool = False
     """Replace each unobserved slot by the last observed region, and the slots before
     the first observation by the first, as in the authors' Larger data set. The
@@ -167,7 +168,7 @@ class CitySettings(Checked):
 
 @dataclass(frozen=True, eq=False)
 class CityLayout:
-    """The regions and, for each, its weight as home, workplace and destination."""
+    """Regions of a city with their weights as home, workplace and destination."""
 
     regions: Regions
     home: Floats
@@ -177,7 +178,7 @@ class CityLayout:
 
 @dataclass(frozen=True, eq=False)
 class TownField:
-    """Towns at ``centre_km`` (towns, 2), their weights and their reach in km."""
+    """Settlement field: towns at ``centre_km`` (towns, 2) with weight and reach."""
 
     centre_km: Floats
     weight: Floats
@@ -186,9 +187,8 @@ class TownField:
     def log_density(self, point_km: Floats) -> Floats:
         """Compute the log settlement density at points (points, 2)."""
         density = np.full(len(point_km), 1e-4)
-        for centre, weight, reach in zip(
-            self.centre_km, self.weight, self.reach_km, strict=True
-        ):
+        towns = self.centre_km, self.weight, self.reach_km
+        for centre, weight, reach in zip(*towns, strict=True):
             offset = np.hypot(*(point_km - centre).T)
             density += weight * np.exp(-offset / reach)
         return np.asarray(np.log(density))
@@ -196,9 +196,8 @@ class TownField:
 
 def lay_out(settings: CitySettings, rng: np.random.Generator) -> CityLayout:
     """Place the regions of the city and compute their weights."""
-    extent_km = settings.region_radius_km * math.sqrt(
-        settings.regions / settings.built_share
-    )
+    discs = settings.regions / settings.built_share
+    extent_km = settings.region_radius_km * math.sqrt(discs)
     field = _towns(settings.towns, extent_km, rng)
     if settings.kind == "area":
         regions = _honeycomb(settings, extent_km, field, rng)
@@ -234,7 +233,7 @@ def _honeycomb(
     score[np.hypot(*centre.T) > max(extent_km, pitch)] -= 100
     taken = np.argsort(-score, kind="stable")[: settings.regions]
     taken = taken[_nearby_order(centre[taken], 4 * pitch)]
-    corners = _distorted_corners(centre[taken], pitch, rng)
+    corners = _shifted_corners(centre[taken], pitch, rng)
     return Regions(
         kind="area",
         centre_km=corners.mean(axis=1),
@@ -243,10 +242,8 @@ def _honeycomb(
     )
 
 
-def _distorted_corners(
-    centre: Floats, pitch: float, rng: np.random.Generator
-) -> Floats:
-    """Compute corners (regions, 6, 2); cells shift a shared corner equally."""
+def _shifted_corners(centre: Floats, pitch: float, rng: np.random.Generator) -> Floats:
+    """Compute shifted corners of cells, (regions, 6, 2); shared corners stay shared."""
     angle = np.radians(30 + 60 * np.arange(6))
     around = np.column_stack([np.cos(angle), np.sin(angle)]) * pitch / math.sqrt(3)
     corners = centre[:, None, :] + around
@@ -261,7 +258,7 @@ def _distorted_corners(
 def _blocks(
     settings: CitySettings, field: TownField, rng: np.random.Generator
 ) -> tuple[Regions, Floats]:
-    """Draw points in blocks around towns, and the roughness of each point's block."""
+    """Draw points in blocks around towns; also return the roughness of their blocks."""
     count = max(1, settings.regions // _BLOCK_REGIONS)
     mass = field.weight * field.reach_km**2
     town = rng.choice(len(mass), size=count, p=mass / mass.sum())
@@ -278,7 +275,7 @@ def _blocks(
 
 
 def _nearby_order(point_km: Floats, size_km: float) -> np.ndarray:
-    """Order points so that neighbours in space are mostly neighbours in memory."""
+    """Return an order of points in which nearby points mostly have nearby indices."""
     grid = np.floor(point_km / size_km).astype(np.int64)
     grid -= grid.min(axis=0)
     east = np.where(grid[:, 1] % 2, -grid[:, 0], grid[:, 0])
@@ -313,7 +310,7 @@ def _weigh(
 
 
 def _skewed(count: int, rng: np.random.Generator) -> Floats:
-    """Draw exponential numbers below 6: logarithms of a bounded Pareto distribution.
+    """Draw exponential numbers below 6, the logarithms of bounded Pareto numbers.
 
     Unlike a lognormal distribution of equal variance it leaves few regions empty
     while the largest hold many people, as in the released data.
@@ -324,10 +321,10 @@ def _skewed(count: int, rng: np.random.Generator) -> Floats:
 def build_city(
     settings: CitySettings, rng: np.random.Generator, progress: Progress = silent
 ) -> Traces:
-    """Build the city that ``settings`` describe: its regions and everybody's traces.
+    """Build a synthetic city and return the traces of all its people.
 
     Equal settings and state of ``rng`` give the same city on any number of threads.
-    A city with more days or people begins with those of the smaller one, and another
+    Cities that differ only in days or people agree on their common part, and another
     slot length gives the same stays at another resolution.
     """
     progress("city", 0, settings.people)
@@ -350,26 +347,24 @@ def build_city(
 
 
 def make_world(layout: CityLayout, settings: CitySettings) -> World:
-    """Prepare the inputs that all people share."""
+    """Build the inputs of the simulation that are equal for all people."""
     kernels = [
         Kernel(*(float(getattr(settings, f"{name}_{part}")) for part in _KERNEL))
         for name in ("commute", "visit")
     ]
     kernels.append(Kernel(0.0, 1.0, float(settings.excursion_cutoff_km)))
+    goals = layout.work, layout.visit, layout.visit
+    behaviour = (float(getattr(settings, name)) for name in Behaviour._fields)
     return World(
         home=np.cumsum(layout.home),
-        destinations=destinations(
-            layout.regions.centre_km, (layout.work, layout.visit, layout.visit), kernels
-        ),
+        destinations=destinations(layout.regions.centre_km, goals, kernels),
         rate=np.asarray(_LEAVING * settings.outings / 60),
-        behaviour=Behaviour(
-            *(float(getattr(settings, name)) for name in Behaviour._fields)
-        ),
+        behaviour=Behaviour(*behaviour),
     )
 
 
 def make_coverage(settings: CitySettings) -> Coverage:
-    """Solve for the centre at which the mean over people is ``observed_share``."""
+    """Return the observation model whose mean share is ``observed_share``."""
     share, sigma = float(settings.observed_share), float(settings.observed_sigma)
     renewal = min(1.0, settings.slot_hours / settings.gap_hours)
     if share in (0.0, 1.0):

@@ -1,8 +1,8 @@
 """Gravity model of destinations: P(j | i) is proportional to attraction_j * f(d_ij).
 
 The distance kernel is f(d) = (1 + d/scale)^-exponent exp(-d/cutoff). The draw is exact
-without a table of all pairs. The nearest regions have a table. For the
-rest a coarse cell is drawn with the kernel's upper bound between the cells' boxes, a
+without a table of all pairs. The nearest regions are drawn from a table. For all
+others a coarse cell is drawn with the kernel's upper bound between the cells' boxes, a
 region within it by attraction, and the pair is accepted with probability f(d) / bound.
 Memory is regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
 """
@@ -26,7 +26,7 @@ _MOST_TRIALS = 2_000
 
 
 class Kernel(NamedTuple):
-    """The parameters of f(d), lengths in kilometres."""
+    """Parameters of the distance kernel f(d), with lengths in kilometres."""
 
     exponent: float
     scale: float
@@ -34,7 +34,7 @@ class Kernel(NamedTuple):
 
 
 class Destinations(NamedTuple):
-    """Tables for draws of destinations for several purposes.
+    """Tables for drawing destinations for several purposes.
 
     ``near`` (regions, NEAREST) are the regions closer than ``radius`` (regions,),
     ``near_sum`` (purposes, regions, NEAREST) the running sums of their weights.
@@ -59,14 +59,14 @@ class Destinations(NamedTuple):
 
 @njit()
 def decay(kernel: Kernel, distance: float) -> float:
-    """Compute -log f(d)."""
+    """Compute -log f(d) at a distance d in kilometres."""
     near = kernel.exponent * math.log1p(distance / kernel.scale)
     return near + distance / kernel.cutoff
 
 
 @njit()
 def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
-    """Compute the least ``decay`` between far regions of two cells."""
+    """Compute a lower bound of ``decay`` between far regions of two cells."""
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
     north = max(0.0, box[there, 2] - box[here, 3], box[here, 2] - box[there, 3])
     nearest = max(math.sqrt(east * east + north * north), box[here, 4])
@@ -89,7 +89,7 @@ def search(cumulative: Floats, low: int, high: int, target: float) -> int:
 
 @njit()
 def distance(to: Destinations, here: int, there: int) -> float:
-    """Compute the kilometres between the centres of two regions."""
+    """Compute the distance between the centres of two regions in kilometres."""
     east = to.place[here, 0] - to.place[there, 0]
     north = to.place[here, 1] - to.place[there, 1]
     return math.sqrt(east * east + north * north)
@@ -97,7 +97,7 @@ def distance(to: Destinations, here: int, there: int) -> float:
 
 @njit()
 def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
-    """Draw a region other than ``here``, or ``here`` if no other is within reach."""
+    """Draw a destination other than ``here``; return ``here`` if there is none."""
     row, kernel = to.cell[here], to.kernels[purpose]
     reach, near_sum = to.reach[purpose, row], to.near_sum[purpose, here]
     total = near_sum[-1] + reach[-1]
@@ -122,7 +122,7 @@ def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
 def destinations(
     centre_km: Floats, attractions: Sequence[Floats], kernels: Sequence[Kernel]
 ) -> Destinations:
-    """Prepare draws: for each purpose an attraction (regions,) and a kernel."""
+    """Build the tables from one attraction (regions,) and one kernel per purpose."""
     near, near_km, radius = _nearest(centre_km)
     cell = _cells(centre_km)
     count = int(cell.max()) + 1
@@ -151,7 +151,7 @@ def destinations(
 
 
 def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
-    """Find ids and distances of the regions within each region's radius.
+    """Return ids and distances of the regions within each radius, and the radii.
 
     The radius is the distance of the first region that has no room in the table.
     Unused entries have an infinite distance.
@@ -171,7 +171,7 @@ def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
 
 @njit()
 def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
-    """Compute running sums along each row of attraction times kernel."""
+    """Compute running sums of attraction times kernel along each row."""
     running = np.zeros_like(near_km)
     for row in range(near_km.shape[0]):
         total = 0.0
@@ -184,7 +184,7 @@ def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
 
 
 def _cells(centre_km: Floats) -> NDArray[np.int32]:
-    """Assign each region to a coarse cell, numbered without empty ones."""
+    """Assign each region to a coarse cell, (regions,); only occupied cells count."""
     offset = centre_km - centre_km.min(axis=0)
     wanted = min(MOST_CELLS, max(1, len(offset) // REGIONS_PER_CELL))
     low, high = 0.0, float(offset.max()) * 2 + 1e-9

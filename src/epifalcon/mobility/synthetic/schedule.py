@@ -34,7 +34,7 @@ _GAP_KEY = np.uint64(0xC0FFEE5EED)
 
 
 class Behaviour(NamedTuple):
-    """The `CitySettings` of the same names, as compiled code reads them."""
+    """Values of ``CitySettings`` with the same names, for compiled code."""
 
     commuter_share: float
     exploration: float
@@ -52,10 +52,10 @@ class Behaviour(NamedTuple):
 
 
 class World(NamedTuple):
-    """Data that all people share.
+    """Inputs of the simulation that are equal for all people.
 
     ``home`` (regions,) is the running sum of home weights; ``rate`` (2, 24) the
-    probability per minute of leaving home by hour on a workday and a day off.
+    probability per minute of leaving home, on a workday and a day off, by hour.
     """
 
     home: Floats
@@ -65,11 +65,11 @@ class World(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Which slots are observed: gaps come in bursts and differ between people.
+    """Observation model: which slots are observed, with gaps of several slots.
 
     A person's log odds of being observed are normal(``centre``, ``sigma``);
-    ``renewal`` is the probability per slot that being observed is drawn again;
-    ``filled`` replaces gaps by the last observed region.
+    ``renewal`` is the probability per slot that being observed is drawn again; with
+    ``filled``, gaps are replaced by the last observed region.
     """
 
     everything: bool
@@ -91,11 +91,11 @@ class Person(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Arrays that are reused from person to person.
+    """State of the simulation of one person, in arrays reused for all people.
 
-    ``known`` and ``visits`` (places,) are the places and how often each was
-    chosen; ``stay_end`` and ``stay_place`` (stays,) the day so far; ``size``
-    holds the lengths in use and what continues after midnight.
+    ``known`` and ``visits`` (places,) are the known places and how often each was
+    chosen; ``stay_end`` and ``stay_place`` (stays,) the stays of the day so far;
+    ``size`` holds the lengths in use and the stay that continues after midnight.
     """
 
     state: State
@@ -107,7 +107,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, days: int) -> "Memory":
-        """Allocate the arrays of a person for ``days``."""
+        """Allocate arrays large enough for a person's ``days``."""
         places, stays = 16 + 8 * days, DAY // _SHORTEST + 8
         return cls(
             np.zeros(1, np.uint64),
@@ -128,7 +128,7 @@ def simulate_people(
     slot_minutes: int,
     by_slot: RegionIds,
 ) -> None:
-    """Fill columns ``begin`` to ``end`` of ``by_slot`` (slots, people)."""
+    """Simulate people ``begin`` to ``end`` and fill ``by_slot`` (slots, people)."""
     # People are written row by row and transposed at the end: a column at a time
     # would touch a new cache line for every slot.
     rows = np.empty((end - begin, len(by_slot)), np.int32)
@@ -195,7 +195,7 @@ def _sample_person(
 
 @inner
 def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> None:
-    """Fill ``memory`` with the stays of one day."""
+    """Simulate one day of a person and store its stays in ``memory``."""
     memory.size[_STAYS] = 0
     clock = memory.size[_CARRY_MINUTES]
     if clock > 0:
@@ -224,7 +224,7 @@ def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> Non
 
 @inner
 def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
-    """Work from ``begin``, possibly with a break elsewhere; return its end."""
+    """Simulate work from ``begin``, perhaps with a break elsewhere; return its end."""
     state = memory.state
     end = begin + int(max(120.0, person.work_minutes + 40.0 * normal(state)))
     if uniform(state) < 0.2:
@@ -240,7 +240,7 @@ def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
 def _after_work(
     world: World, memory: Memory, person: Person, clock: int, off: int
 ) -> None:
-    """Possibly stop on the way home, then spend free time."""
+    """Simulate the time after work: perhaps an outing, then free time."""
     if uniform(memory.state) < min(0.9, 0.4 * person.activity):
         clock = _outing(world, memory, person, person.work, clock, DAY)
     if clock < DAY:
@@ -249,7 +249,7 @@ def _after_work(
 
 @inner
 def _excursion(world: World, memory: Memory, person: Person, clock: int) -> None:
-    """Spend a day far away, possibly with the following night."""
+    """Simulate a day trip, perhaps with the following night."""
     state = memory.state
     leave = max(clock + _REST, int(480.0 + 180.0 * uniform(state)))
     _until(memory, person.home, leave)
@@ -268,7 +268,7 @@ def _excursion(world: World, memory: Memory, person: Person, clock: int) -> None
 def _free_time(
     world: World, memory: Memory, person: Person, clock: int, limit: int, off: int
 ) -> None:
-    """Stay at home with outings between ``clock`` and ``limit``."""
+    """Simulate time at home with outings, from minute ``clock`` to ``limit``."""
     limit = min(limit, DAY)
     while clock < limit:
         leave = _next_departure(world, memory, person, clock, off)
@@ -301,7 +301,7 @@ def _next_departure(
 def _outing(
     world: World, memory: Memory, person: Person, here: int, clock: int, limit: int
 ) -> int:
-    """Make stops from ``here`` on; return the minute of arrival at home."""
+    """Simulate a chain of stops that starts at ``here``; return the minute it ends."""
     state, behaviour = memory.state, world.behaviour
     while True:
         here = _choose(world, memory, person, here)
@@ -317,7 +317,7 @@ def _outing(
 
 @inner
 def _stay_minutes(behaviour: Behaviour, state: State) -> float:
-    """Draw from a bounded power law by inverting its distribution."""
+    """Draw the duration of a stop in minutes from a bounded power law."""
     power = 1.0 - behaviour.stay_exponent
     low = (60.0 * behaviour.stay_min_hours) ** power
     high = (60.0 * behaviour.stay_max_hours) ** power
@@ -328,8 +328,8 @@ def _stay_minutes(behaviour: Behaviour, state: State) -> float:
 def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
     """Choose the next stop: a new place near ``here``, or a known one.
 
-    Exploration counts per move of any kind. Moves home and to work are
-    returns, so a move with a choice is new more often.
+    The exploration probability holds per move of any kind. Moves home and to work are
+    never new, so the probability for other moves is larger.
     """
     state, behaviour, known = memory.state, world.behaviour, memory.size[_KNOWN]
     new = behaviour.exploration * known**-behaviour.exploration_decay
@@ -351,7 +351,7 @@ def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
 
 @inner
 def _index(memory: Memory, place: int) -> int:
-    """Find ``place`` among the known places; -1 if it is new."""
+    """Return the index of ``place`` among the known places; -1 if it is new."""
     for index in range(memory.size[_KNOWN]):
         if memory.known[index] == place:
             return index
@@ -360,7 +360,7 @@ def _index(memory: Memory, place: int) -> int:
 
 @inner
 def _return(world: World, memory: Memory, person: Person, here: int) -> int:
-    """Draw a known place by visits and nearness; -1 if there is none."""
+    """Draw a known place, weighted by visits and distance; -1 if there is none."""
     total = 0.0
     target = uniform(memory.state)
     for turn in range(2):
@@ -393,7 +393,7 @@ def _remember(memory: Memory, place: int) -> None:
 
 @inner
 def _until(memory: Memory, place: int, minute: int) -> None:
-    """Stay at ``place`` up to ``minute``; carry over the part after midnight."""
+    """Add a stay at ``place`` until ``minute``; carry over the part after midnight."""
     if minute > DAY:
         memory.size[_CARRY_PLACE] = place
         memory.size[_CARRY_MINUTES] = minute - DAY
@@ -419,7 +419,7 @@ def _stay(memory: Memory, place: int, minute: int) -> None:
 
 @inner
 def _record_day(memory: Memory, slot_minutes: int, slots: RegionIds) -> None:
-    """Write the region of most minutes (ties: the first) into each of ``slots``."""
+    """Fill ``slots`` with the region of most minutes in each slot; ties: the first."""
     stay = 0
     for slot in range(slots.size):
         begin, end = slot * slot_minutes, (slot + 1) * slot_minutes
@@ -451,7 +451,7 @@ def _dominant(memory: Memory, first: int, begin: int, end: int) -> int:
 def _cut_gaps(
     coverage: Coverage, state: State, seed: np.uint64, number: int, slots: RegionIds
 ) -> None:
-    """Put -1 into the slots (slots,) in which the person was not observed."""
+    """Draw the unobserved slots of a person and set them to -1 in ``slots``."""
     start(state, seed ^ _GAP_KEY, number)
     odds = coverage.centre + coverage.sigma * normal(state)
     share = 1.0 / (1.0 + math.exp(-odds))
@@ -465,7 +465,7 @@ def _cut_gaps(
 
 @inner
 def _fill_gaps(slots: RegionIds) -> None:
-    """Replace each -1 in (slots,) by the last region before it, or else the first."""
+    """Replace each -1 in ``slots`` by the last known region, or else the first."""
     last = UNKNOWN
     for slot in range(slots.size):
         if slots[slot] != UNKNOWN:

@@ -8,15 +8,7 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import (
-    Cell,
-    Column,
-    Reference,
-    Scale,
-    Study,
-    StudyPlot,
-    named_plot,
-)
+from epifalcon.studies.study import Cell, Column, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 SIGMAS: Mapping[Scale, tuple[float, ...]] = {
@@ -50,24 +42,22 @@ def _cells(scale: Scale) -> Sequence[Cell]:
 
 
 def _falcon(scale: Scale) -> Iterator[Cell]:
+    town = SARS[scale]
     for sigma in SIGMAS[scale]:
         both = (f"privacy.upload_sigma={sigma}", f"privacy.gradient_sigma={sigma}")
         label, title = f"paper, σ {sigma:g}", "Falcon, paper"
-        yield _private(scale, label, "falcon", title, (*PAPER, *both), {})
+        yield _private(label, "falcon", title, town.also((*PAPER, *both)), {})
     for unit, epsilons in BUDGETS[scale].items():
         for epsilon in epsilons:
-            overrides = (
-                "privacy.mode=local",
-                f"privacy.unit={unit}",
-                f"privacy.epsilon={epsilon}",
-            )
+            unit_and_epsilon = (f"privacy.unit={unit}", f"privacy.epsilon={epsilon}")
+            cell = town.also(("privacy.mode=local", *unit_and_epsilon))
             label = f"local, epsilon {epsilon} for a {unit}"
-            facts = {"unit": unit}
-            yield _private(scale, label, "falcon", "Falcon, local", overrides, facts)
+            yield _private(label, "falcon", "Falcon, local", cell, {"unit": unit})
 
 
 def _field(scale: Scale) -> Iterator[Cell]:
     """Yield cells of Falcon Field by mode, unit, epsilon and number of sweeps."""
+    town = SARS[scale]
     guarantees = product(("sums", "local"), UNITS, FIELD_EPSILONS[scale])
     for mode, unit, epsilon in guarantees:
         for sweeps in SWEEPS[scale][unit] if epsilon == _EPSILON else (1,):
@@ -80,27 +70,14 @@ def _field(scale: Scale) -> Iterator[Cell]:
             label = f"field, {mode}, epsilon {epsilon} for a {unit}, "
             label += formats.plural(sweeps, "sweep")
             facts = {"unit": unit, "sweeps": sweeps, "promised": epsilon}
-            yield _private(
-                scale, label, FIELD, f"Falcon Field, {mode}", overrides, facts
-            )
+            title = f"Falcon Field, {mode}"
+            yield _private(label, FIELD, title, town.also(overrides), facts)
 
 
-def _private(
-    scale: Scale,
-    label: str,
-    method: str,
-    title: str,
-    overrides: Sequence[str],
-    facts: Plain,
-) -> Cell:
-    return replace(
-        SARS[scale].also(overrides),
-        label=label,
-        methods=(method,),
-        facts=facts,
-        titles={method: title},
-        against=(Reference("HBP, nothing private", _CLEAR, "hbp"),),
-    )
+def _private(label: str, method: str, title: str, cell: Cell, facts: Plain) -> Cell:
+    against = (Reference("HBP, nothing private", _CLEAR, "hbp"),)
+    cell = replace(cell, label=label, methods=(method,), titles={method: title})
+    return replace(cell, facts=facts, against=against)
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
@@ -114,34 +91,22 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
             if row["facts"].get("unit", unit) == unit
             and row["facts"].get("sweeps", 1) == 1
         ]
-        panels.append(
-            Panel(
-                title=f"Per {unit}",
-                xlabel=f"true epsilon per {unit}",
-                ylabel="AUC",
-                series=points(mine, ("figures", f"epsilon_{unit}"), ("metrics", "auc")),
-                log_x=True,
-            )
-        )
+        series = points(mine, ("figures", f"epsilon_{unit}"), ("metrics", "auc"))
+        title, label = f"Per {unit}", f"true epsilon per {unit}"
+        panels.append(Panel(title, label, "AUC", series, log_x=True))
     promised = [row for row in rows if row["facts"].get("promised") == _EPSILON]
     swept = [row for row in promised if row["facts"]["unit"] == "person"]
     series = points(swept, ("facts", "sweeps"), ("metrics", "auc"))
     if any(len(line) > 1 for line in series.values()):
-        panels.append(
-            Panel(
-                title=f"By exchanges, epsilon {_EPSILON} per person",
-                xlabel="exchanges",
-                ylabel="AUC",
-                series=series,
-            )
-        )
-    return named_plot(
-        "frontier",
+        title = f"By exchanges, epsilon {_EPSILON} per person"
+        panels.append(Panel(title, "exchanges", "AUC", series))
+    plot = StudyPlot(
         study_plots.lines(panels),
         "AUC on hidden people against the true epsilon of the noised channels per "
         "person, per day and per visit, and of Falcon Field by the number of "
         "exchanges. Methods without a bound are only in the table.",
     )
+    return {"frontier": plot}
 
 
 STUDY = Study(

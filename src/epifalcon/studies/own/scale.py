@@ -7,7 +7,7 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import SARS
-from epifalcon.studies.study import Cell, Column, Scale, Study, StudyPlot, named_plot
+from epifalcon.studies.study import Cell, Column, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 SIZES: Mapping[Scale, Mapping[int, int]] = {
@@ -47,47 +47,33 @@ def _cells(scale: Scale) -> list[Cell]:
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows, people = result["rows"], ("facts", "people")
-    costs = [
-        Panel(
-            title=title,
-            xlabel="people",
-            ylabel=label,
-            series=points(rows, people, part),
-            log_x=True,
-            log_y=part[0] == "figures",
+    costs = []
+    for title, label, part in (
+        ("Time", "CPU seconds", ("figures", "cpu_seconds")),
+        ("Memory", "peak MB", ("figures", "peak_rss_mb")),
+        ("Accuracy", "AUC", ("metrics", "auc")),
+    ):
+        series, log_y = points(rows, people, part), part[0] == "figures"
+        costs.append(Panel(title, "people", label, series, log_x=True, log_y=log_y))
+    sizes = {
+        name: listed
+        for name, key in (
+            ("person and place, by window (hypergraph)", "incidences"),
+            ("pairs of people who met (contact graph)", "contacts"),
+            ("all meetings", "meetings"),
         )
-        for title, label, part in (
-            ("Time", "CPU seconds", ("figures", "cpu_seconds")),
-            ("Memory", "peak MB", ("figures", "peak_rss_mb")),
-            ("Accuracy", "AUC", ("metrics", "auc")),
-        )
-    ]
-    size = Panel(
-        title="Size of graphs",
-        xlabel="people",
-        ylabel="entries",
-        series={
-            name: listed
-            for name, key in (
-                ("person and place, by window (hypergraph)", "incidences"),
-                ("pairs of people who met (contact graph)", "contacts"),
-                ("all meetings", "meetings"),
-            )
-            for listed in points(rows, people, ("figures", key)).values()
-        },
-        log_x=True,
-        log_y=True,
-    )
-    return named_plot(
-        "scale",
-        study_plots.lines(costs),
-        "CPU seconds, memory and AUC by the number of people.",
-    ) | named_plot(
-        "graphs",
-        study_plots.lines([size]),
+        for listed in points(rows, people, ("figures", key)).values()
+    }
+    size = Panel("Size of graphs", "people", "entries", sizes, log_x=True, log_y=True)
+    scale = "CPU seconds, memory and AUC by the number of people."
+    graphs = (
         "Entries of the hypergraph and of the contact graph by the number of people: "
-        "the hypergraph grows with visits, the contact graph faster.",
+        "the hypergraph grows with visits, the contact graph faster."
     )
+    return {
+        "scale": StudyPlot(study_plots.lines(costs), scale),
+        "graphs": StudyPlot(study_plots.lines([size]), graphs),
+    }
 
 
 STUDY = Study(

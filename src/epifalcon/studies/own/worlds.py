@@ -6,7 +6,7 @@ from dataclasses import replace
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.studies.scenarios import SARS, TRUE_FACTORS
-from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, named_plot
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 WORLDS: Mapping[str, str] = {
@@ -45,30 +45,27 @@ def _cells(scale: Scale) -> list[Cell]:
         if world != ASSUMED:
             town = replace(town, preset=f"{town.preset}+{world}")
         methods = METHODS[scale] + (TRUE_FACTORS,) * world.startswith("regional")
-        against = (Reference("hbp", world, "hbp"),)
-        cells.append(
-            replace(
-                town,
-                label=world,
-                methods=methods,
-                group=world,
-                facts={"world": world},
-                against=against,
-            )
+        cell = replace(
+            town,
+            label=world,
+            methods=methods,
+            group=world,
+            facts={"world": world},
+            against=(Reference("hbp", world, "hbp"),),
         )
+        cells.append(cell)
     return cells
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
-    pictures: dict[str, StudyPlot] = {}
+    plots = {}
     for world in dict.fromkeys(row["group"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["group"] == world]
-        pictures |= named_plot(
-            world.replace(" ", "-").replace(".", "-"),
+        plots[world.replace(" ", "-").replace(".", "-")] = StudyPlot(
             study_plots.dots(rows, ("auc", "dep"), world),
             f"Scenario {world}: mean and 95 % interval of each method.",
         )
-    return pictures
+    return plots
 
 
 STUDY = Study(

@@ -6,15 +6,7 @@ from dataclasses import replace
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.scenarios import EVERYBODYS, OTHER_DATA, PAPER, SARS
-from epifalcon.studies.study import (
-    Cell,
-    Column,
-    Reference,
-    Scale,
-    Study,
-    StudyPlot,
-    named_plot,
-)
+from epifalcon.studies.study import Cell, Column, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 _PAPERS, _FURTHER = "The paper's rows", "Further rows"
@@ -87,12 +79,12 @@ def _cell(
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
     metrics, title = ("auc", "dep", "f1"), "Falcon without single components"
-    return named_plot(
-        "ablation",
+    plot = StudyPlot(
         study_plots.dots(result["rows"], metrics, title),
         "Mean and 95 % interval of each variant; squares used the cases of all people, "
         "including hidden ones; the paper's value is a hollow diamond.",
     )
+    return {"ablation": plot}
 
 
 STUDY = Study(

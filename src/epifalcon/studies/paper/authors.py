@@ -7,29 +7,21 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.paper.noise import table_6
 from epifalcon.studies.scenarios import EPSILON, PAPER, SARS
-from epifalcon.studies.study import (
-    Cell,
-    Column,
-    Reference,
-    Scale,
-    Study,
-    StudyPlot,
-    named_plot,
-)
+from epifalcon.studies.study import Cell, Column, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"
 _HGNN, _WHOLE, _BARE = "HGNN", "Falcon whole", "without privacy"
 PEOPLE, _SIGMA_PEOPLE = 20, 10
 """Number of people recorded for attacks, in the ladder and in table 6."""
-PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "without region model": ("without region model", ("region.macro_cases=none",)),
-    "without pseudo traces": ("without pseudo traces", ("pseudo.pseudo_copies=0",)),
-    "without perturbation": ("without perturbation", ("privacy.upload_sigma=0",)),
-    _BARE: ("without privacy", ("privacy.mode=off",)),
-    _WHOLE: ("falcon", ()),
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "without region model": ("region.macro_cases=none",),
+    "without pseudo traces": ("pseudo.pseudo_copies=0",),
+    "without perturbation": ("privacy.upload_sigma=0",),
+    _BARE: ("privacy.mode=off",),
+    _WHOLE: (),
 }
-"""Rows of table 7 by title: name of the row in the paper, and overrides."""
+"""Overrides of the rows of table 7, by title."""
 LADDER: Mapping[str, tuple[str, ...]] = {
     "the authors' protocol": (),
     "reported cases": ("region.macro_cases=reported",),
@@ -55,38 +47,30 @@ STRONGEST = "strongest"
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    """Return cells of tables 7 and 6, the ladder, and references without leaks."""
+    """Return the cells of tables 7 and 6, of the ladder, and of reference methods."""
     town = replace(SARS[scale], preset=f"{SARS[scale].preset}+authors")
 
-    def falcon(label: str, overrides: Sequence[str]) -> Cell:
-        titles = {"falcon": label}
-        return replace(
-            town.also(overrides), label=label, methods=("falcon",), titles=titles
-        )
+    def cell_of(label: str, overrides: Sequence[str], method: str = "falcon") -> Cell:
+        titles, cell = {method: label}, town.also(overrides)
+        return replace(cell, label=label, methods=(method,), titles=titles)
 
     against = (Reference(_HGNN, _HGNN, "hgnn"), Reference(_BARE, _BARE))
-    hgnn = replace(
-        town,
-        label=_HGNN,
-        methods=("hgnn",),
-        group=_PARTS,
-        titles={"hgnn": _HGNN},
-        published={"hgnn": ABLATION["hgnn"].values},
-    )
-    cells = [hgnn]
-    for title, (printed, overrides) in PARTS.items():
-        published, cell = {"falcon": ABLATION[printed].values}, falcon(title, overrides)
+    published = {"hgnn": ABLATION["hgnn"].values}
+    cells = [replace(cell_of(_HGNN, (), "hgnn"), group=_PARTS, published=published)]
+    for title, changed in PARTS.items():
+        row = ABLATION["falcon" if title == _WHOLE else title]
+        published, cell = {"falcon": row.values}, cell_of(title, changed)
         cells.append(replace(cell, group=_PARTS, against=against, published=published))
     cells += [
         replace(cell, titles={"falcon": cell.label})
         for cell in table_6(replace(town, group=_NOISE), _SIGMA_PEOPLE)
     ]
-    overrides, before = (), tuple[Reference, ...]()
+    overrides, before = tuple[str, ...](), tuple[Reference, ...]()
     for step, (title, changed) in enumerate(LADDER.items()):
         overrides, label = (*overrides, *changed), f"{step} {title}"
         cells.append(
             replace(
-                falcon(label, (*overrides, f"view.people={PEOPLE}")),
+                cell_of(label, (*overrides, f"view.people={PEOPLE}")),
                 group=_LADDER,
                 facts={"step": step, "changed": " ".join(changed)},
                 against=before,
@@ -118,18 +102,18 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         return [row for row in result["rows"] if row["group"] == group and row["seeds"]]
 
     title = "Table 7 under the authors' protocol"
-    return named_plot(
-        "table-7",
+    table_7 = StudyPlot(
         study_plots.dots(rows(_PARTS), ("auc", "f1"), title),
         "Mean and 95 % interval of each row, and the paper's value (hollow diamond). "
         "The region model used the cases of all people, and the round was selected on "
         "test people.",
-    ) | named_plot(
-        "ladder",
+    )
+    ladder = StudyPlot(
         study_plots.dots(rows(_LADDER), ("auc",), "Steps to an honest protocol"),
         "AUC after each step, which includes all earlier steps. The first is the "
         "authors' protocol, the last our defaults.",
     )
+    return {"table-7": table_7, "ladder": ladder}
 
 
 STUDY = Study(

@@ -7,15 +7,7 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import NOISE
 from epifalcon.reports.study_plots import Panel, Point, points
 from epifalcon.studies.scenarios import OTHER_DATA, PAPER, SARS
-from epifalcon.studies.study import (
-    Cell,
-    Column,
-    Reference,
-    Scale,
-    Study,
-    StudyPlot,
-    named_plot,
-)
+from epifalcon.studies.study import Cell, Column, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 PSEUDO = 9
@@ -46,6 +38,7 @@ _PLOTTED = (
     *("moves and recurrence", "moves"),
 )
 """Plotted attacks: the two of the paper, and the strongest others."""
+_IN_TERMINAL = ("norm", "consistency", "everything")
 
 
 def table_6(town: Cell, people: int) -> list[Cell]:
@@ -88,27 +81,22 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
     found = {name: listed for name in _PLOTTED if (listed := line("figures", name))}
     errors = study_plots.merge_equal(found)
     errors["norm, the paper's"] = printed("norm")
+    dashed = frozenset({"AUC, the paper's", "norm, the paper's"})
     panels = [
-        Panel(
-            title=title,
-            xlabel="noise of uploads, σ",
-            ylabel=label,
-            series=series,
-            dashed=frozenset({"AUC, the paper's", "norm, the paper's"}),
-        )
+        Panel(title, "noise of uploads, σ", label, series, dashed=dashed)
         for title, label, series in (
             ("Accuracy", "AUC", accuracy),
             ("Attack errors", "share of wrong guesses", errors),
         )
     ]
-    return named_plot(
-        "noise",
+    plot = StudyPlot(
         study_plots.lines(panels),
         "Left: AUC on hidden people by the noise of uploads. Right: share of wrong "
         "guesses of each attack; of blind guesses it is .9 for places and .5 for "
         "results. Attacks with equal errors share a line. Means, with 95 % intervals "
         "over several seeds.",
     )
+    return {"noise": plot}
 
 
 STUDY = Study(
@@ -121,12 +109,7 @@ STUDY = Study(
     draw=_draw,
     metrics=("auc", "f1", "dep"),
     columns=(
-        *(
-            Column(
-                name, name, in_terminal=name in ("norm", "consistency", "everything")
-            )
-            for name in ATTACKS
-        ),
+        *(Column(name, name, in_terminal=name in _IN_TERMINAL) for name in ATTACKS),
         Column("epsilon_person", "epsilon per person"),
         Column("rounds", "rounds", 0),
     ),

@@ -18,8 +18,6 @@ from epifalcon.studies.scenarios import (
 from epifalcon.studies.study import Cell, Reference, Scale, Study
 
 _ONE_BASIC = "Basic has one seed, since forty days of all methods take hours"
-
-
 _BASIC = Cell(label="basic", group="Basic", preset="basic-sars", most_seeds=1)
 _LARGER, _TOWN = printed(OVERALL["larger-sars"]), "Town of 2,000 people"
 _SARS: Mapping[Scale, tuple[Cell, ...]] = {
@@ -71,18 +69,15 @@ STUDY = Study(
     },
     more=curves_by_group,
 )
-OMICRON_STUDY = Study(
+OMICRON_STUDY = replace(
+    STUDY,
     name="omicron",
     cpu_hours={"hamlet": 0.28, "full": 5.27},
     title="Generalisation to Omicron",
     what="All methods with a pathogen that spreads faster.",
     shows="the figure of precision and recall with the Omicron settings",
     cells=lambda scale: [cell for one in _OMICRON[scale] for cell in _cells(one)],
-    draw=draw_comparison,
     seeds={"hamlet": 2, "full": 3},
-    columns=(EPSILON,),
-    ranked=True,
     notes=("The paper shows only curves, no values to compare with",),
     scale_notes={"full": (_ONE_BASIC,)},
-    more=curves_by_group,
 )

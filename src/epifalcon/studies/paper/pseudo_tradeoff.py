@@ -1,20 +1,13 @@
 """Pseudo traces of five generators: accuracy against attack error."""
 
 from dataclasses import replace
+from itertools import product
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import (
-    Cell,
-    Column,
-    Reference,
-    Scale,
-    Study,
-    StudyPlot,
-    named_plot,
-)
+from epifalcon.studies.study import Cell, Column, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 GENERATORS = ("plausible", "uniform", "aggregate", "walk", "recurring")
@@ -38,52 +31,40 @@ traces cost nothing (.669 and .668)."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    return [
-        replace(
-            SARS[scale].also(
-                (
-                    *PAPER,
-                    *NOISE,
-                    f"pseudo.method={generator}",
-                    f"pseudo.pseudo_copies={copies}",
-                    "region.macro_cases=none",
-                )
-            ),
+    town = SARS[scale].also((*PAPER, *NOISE))
+    cells = []
+    for generator, copies in product(GENERATORS, COPIES):
+        made = (f"pseudo.method={generator}", f"pseudo.pseudo_copies={copies}")
+        cell = replace(
+            town.also((*made, "region.macro_cases=none")),
             label=f"{generator} {copies}",
             methods=("falcon",),
             facts={"generator": generator, "copies": copies},
             against=(Reference(f"plausible {copies}", f"plausible {copies}"),),
             then="places",
         )
-        for generator in GENERATORS
-        for copies in COPIES
-    ]
+        cells.append(cell)
+    return cells
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows = [{**row, "title": row["facts"]["generator"]} for row in result["rows"]]
-    pictures: dict[str, StudyPlot] = {}
+    plots = {}
     for attack in _PLOTTED:
-        panels = [
-            Panel(
-                title=f"{METRICS[metric].title} against attack error",
-                xlabel=f"share of wrong guesses of the attack by {attack}",
-                ylabel=METRICS[metric].title,
-                series=points(
-                    rows, ("figures", attack), ("metrics", metric), label="copies"
-                ),
-            )
-            for metric in ("auc", "f1")
-        ]
-        pictures |= named_plot(
-            f"tradeoff-{attack.replace(' ', '-')}",
+        panels = []
+        for metric in ("auc", "f1"):
+            title, x = METRICS[metric].title, ("figures", attack)
+            series = points(rows, x, ("metrics", metric), label="copies")
+            label = f"share of wrong guesses of the attack by {attack}"
+            panels.append(Panel(f"{title} against attack error", label, title, series))
+        plots[f"tradeoff-{attack.replace(' ', '-')}"] = StudyPlot(
             study_plots.lines(panels),
             f"AUC and F1 against the share of true places that the attack by {attack} "
             f"guesses wrongly, for 1, 5 and 10 pseudo traces of each kind, noise σ "
             f"{SIGMA:g}, no region model; means and 95 % intervals over seeds. Points "
             "to the right are more private, higher points are more accurate.",
         )
-    return pictures
+    return plots
 
 
 STUDY = Study(

@@ -9,7 +9,7 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, named_plot
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 METHODS = (
@@ -25,7 +25,7 @@ LABEL_SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 def _cells(
     scale: Scale, setting: str, symbol: str, shares: Sequence[float]
 ) -> list[Cell]:
-    """Return cells of all methods and of Falcon with noise for each share."""
+    """Return two cells per share: all methods, and Falcon with the paper's noise."""
     first = f"{symbol} {shares[0]:g}"
     cells = []
     for share in shares:
@@ -48,22 +48,16 @@ def _cells(
 
 
 def _draw(result: Plain, fact: str, label: str) -> dict[str, StudyPlot]:
-    panels = [
-        Panel(
-            title=METRICS[metric].title,
-            xlabel=label,
-            ylabel=METRICS[metric].title,
-            series=points(result["rows"], ("facts", fact), ("metrics", metric)),
-        )
-        for metric in ("auc", "f1")
-    ]
+    panels = []
+    for metric in ("auc", "f1"):
+        title = METRICS[metric].title
+        series = points(result["rows"], ("facts", fact), ("metrics", metric))
+        panels.append(Panel(title, label, title, series))
     caption = f"AUC and F1 on hidden people by the {label}."
-    return named_plot(fact.replace("_", "-"), study_plots.lines(panels), caption)
+    return {fact.replace("_", "-"): StudyPlot(study_plots.lines(panels), caption)}
 
 
 _ONLY_CURVES = "The paper shows only curves, no values to compare with"
-
-
 TRACE_SHARE = Study(
     name="trace-share",
     cpu_hours={"hamlet": 0.44, "full": 3.77},
@@ -78,9 +72,9 @@ TRACE_SHARE = Study(
     seeds={"hamlet": 2, "full": 3},
     notes=(_ONLY_CURVES,),
 )
-LABEL_SHARE = Study(
+LABEL_SHARE = replace(
+    TRACE_SHARE,
     name="label-share",
-    cpu_hours={"hamlet": 0.44, "full": 3.77},
     title="Share of people tested",
     what="Falcon and selected methods if more or fewer people are tested.",
     shows="the figure of reporting rates, (b)",
@@ -88,8 +82,6 @@ LABEL_SHARE = Study(
         _cells, setting="labels.label_share", symbol="λ", shares=LABEL_SHARES
     ),
     draw=partial(_draw, fact="label_share", label="share of people tested, λ"),
-    metrics=("auc", "f1", "dep"),
-    seeds={"hamlet": 2, "full": 3},
     notes=(
         f"{_ONLY_CURVES}; its six shares are not printed, these are ours",
         (

@@ -20,7 +20,7 @@ from epifalcon.studies.scenarios import (
     printed,
 )
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, named_plot
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot
 from epifalcon.types import Plain
 
 _METHODS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
@@ -77,7 +77,7 @@ def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:
-    pictures: dict[str, StudyPlot] = {}
+    plots = {}
     if counts := result["epidemic"]:
         states = {
             name: np.asarray(counts[name], float)
@@ -87,20 +87,19 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
         }
         days = {day: stage for stage, day in STAGE_DAYS.items()}
         new = np.asarray(counts["new"], float)
-        pictures |= named_plot(
-            "epidemic",
+        plots["epidemic"] = StudyPlot(
             study_plots.epidemic_curve(states, new, "Omicron, day by day", days),
             f"People {', '.join(states)} at the end of each day, and new infections by "
             f"day; median of {formats.plural(len(new), 'seed')}, with the middle 80 % "
             "if there are several. Dotted lines are the last days of the two stages.",
         )
     metrics, title = ("auc", "dep", "f1"), "Before and after the outbreak"
-    return pictures | named_plot(
-        "stages",
+    plots["stages"] = StudyPlot(
         study_plots.dots(result["rows"], metrics, title),
         "Each method before and after the outbreak: mean and 95 % interval, the "
         "paper's value as a hollow diamond; squares used the cases of all people.",
     )
+    return plots
 
 
 STUDY = Study(
