@@ -285,7 +285,7 @@ def test_a_folder_may_grow_where_it_says_so(tmp_path):
         store.refuse_occupied(tmp_path / "out", overwrite=False)
     store.refuse_occupied(tmp_path / "out", overwrite=True)
     (tmp_path / "out" / "methodology.txt").touch()
-    with pytest.raises(WriteError, match=r"holds 'methodology.txt'"):
+    with pytest.raises(WriteError, match=r"has 'methodology.txt'"):
         store.refuse_occupied(tmp_path / "out", overwrite=True)
 
 
