@@ -327,7 +327,7 @@ def _mean(rows: NDArray[np.float32], sure: NDArray[np.float32]) -> Floats:
 
 
 def _received_spread(statistics: UploadStatistics) -> float:
-    """Return the standard deviation of a coordinate that people receive."""
+    """Return the expected standard deviation of received rows, per coordinate."""
     terms = statistics.terms
     if terms.upload_clip is None:
         return float(1 / np.sqrt(terms.width))

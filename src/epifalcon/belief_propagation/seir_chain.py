@@ -413,7 +413,7 @@ def _backward(
     rates: Rates,
     after: Floats,
 ) -> float:
-    """Run the backward pass: write the likelihood after each slot; return the risk.
+    """Write the likelihood of all later messages and tests; return the risk ever.
 
     ``after`` (4, slots) is indexed by the state in the slot: susceptible and not
     infected in it, exposed, infectious, recovered. The risk excludes own tests;

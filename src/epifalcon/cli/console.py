@@ -74,7 +74,7 @@ def show_log(verbosity: int) -> None:
 
 @dataclass(frozen=True)
 class Console:
-    """The output of a command, by its ``--json`` and ``--quiet``."""
+    """Output of a command, as controlled by ``--json`` and ``--quiet``."""
 
     json: bool = False
     quiet: bool = False

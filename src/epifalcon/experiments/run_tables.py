@@ -103,7 +103,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
 def methods_table(
     outcomes: Sequence[Outcome], metrics: Sequence[str] = RUN_METRICS
 ) -> Table:
-    """Return metrics on hidden people, else validation AUC; epsilon and seconds."""
+    """Return one row per method: metrics (or validation AUC), epsilon, seconds."""
     scored = outcomes[0].metrics
     if scored is None:
         caption = "Methods on validation people (tested but held back)"

@@ -50,7 +50,7 @@ class Clipped(RowTransform):
 
     @property
     def gain(self) -> float:
-        """Factor applied to received rows."""
+        """Factor that scales received rows to norm 1 or more, since clips are small."""
         return max(1.0, 1 / self.clip)
 
     def encode(self, rows: Tensor) -> Tensor:

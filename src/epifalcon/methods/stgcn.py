@@ -61,8 +61,8 @@ class GatedConv(nn.Module):
     """Gated convolution (P + x) * sigmoid(Q), with P and Q convolutions of x over days.
 
     The residual x is the last day of the window, padded with zero channels. It is
-    omitted if x has more channels than the output, where the authors' program applies
-    weights to it, since the weights of P do the same.
+    omitted if x has more channels than the output: the authors' program projects it
+    there, which the weights of P can already do.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:

@@ -38,7 +38,7 @@ class UnimpSettings(NetworkSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class UnimpBareSettings(UnimpSettings):
-    """Settings of UniMP without results as input; the default input is an embedding."""
+    """Settings of UniMP whose input has no test results; by default an embedding."""
 
     input: Literal["exposure", "embedding"] = "embedding"
 

@@ -166,7 +166,7 @@ class TrainingData:
 
     @cached_property
     def origins(self) -> tuple[int, ...]:
-        """Return training days with cases up to the horizon, or all if none has any."""
+        """Return training days with a case within the horizon; all days if none has."""
         border, ahead = self.first_validation_day, self.settings.horizon
         busy = self.inputs[:border, :, 0].any(dim=1)
         days = range(border - 1)

@@ -395,9 +395,9 @@ def _log_move(tables: Tables, slot: int, here: int, there: int) -> float:
 def _draw_next(
     tables: Tables, slot: int, last: int, domain: int, taken: Mask, state: State
 ) -> int:
-    """Draw a free region of ``domain`` at ``slot`` by the moves from ``last``.
+    """Draw a free region of ``domain`` at ``slot``, weighted by moves from ``last``.
 
-    Draws by the visits of the slot if there is no last region, or if no move leads from
+    Weighted by visits of the slot if there is no last region, or if no move leads from
     it to a free region (only if epsilon is 0). Returns -1 if no region is free.
     Weighted draws use one pass: each item replaces the previous choice with the
     probability of its share of the total so far.

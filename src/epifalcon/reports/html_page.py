@@ -102,7 +102,7 @@ class Page:
     """A comment in the file by which a program recognises it."""
 
     def to_html(self) -> str:
-        """Return the page as HTML with its pictures inside."""
+        """Return the page as HTML with embedded images."""
         shown = [section for section in self.sections if not section.is_empty]
         template = _environment().get_template("page.html.j2")
         return template.render(page=self, sections=shown)

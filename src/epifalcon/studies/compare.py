@@ -121,7 +121,7 @@ def curves_by_group(
 
 
 def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
-    """Plot precision-recall curves and differences of each group."""
+    """Plot precision-recall curves and metric differences between methods."""
     plots = {}
     for number, (group, curves) in enumerate(result["curves"].items(), start=1):
         by_key = _by_key(result["rows"], group)

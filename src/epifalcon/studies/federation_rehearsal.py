@@ -257,7 +257,7 @@ def _in_process(
 
 
 def split_city(city: Path, out: Path, sites: int) -> list[Path]:
-    """Split the people of a city folder with tests into ``sites`` folders."""
+    """Write the people of a city folder and their tests into one folder per site."""
     traces = Traces.load(simulation.city_folder(city))
     known = TestResults.load(city / "known")
     known.require_people_of(traces)

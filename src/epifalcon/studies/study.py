@@ -139,7 +139,7 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRequest:
-    """Requested part of a study."""
+    """Scale, seeds, methods and cells of a study to run."""
 
     scale: Scale = "full"
     seeds: int | None = None

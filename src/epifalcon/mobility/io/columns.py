@@ -235,7 +235,7 @@ def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
 def keep_numbers(
     rows: RowFilter, frame: pl.DataFrame, name: str, limit: float
 ) -> pl.DataFrame:
-    """Add ``{name}_value``, a number from -limit to limit, and drop other rows."""
+    """Parse a column into ``{name}_value``; drop rows outside [-limit, limit]."""
     kind = _require_type(rows, frame, name, "numbers")
     column = pl.col(name)
     if isinstance(kind, _TEXT):

@@ -1,4 +1,4 @@
-"""Before and after the outbreak, with Omicron: table 5 and the epidemic curve."""
+"""Study of the stages before and after the Omicron outbreak: table 5 of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import replace
