@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 from epifalcon.checks import same_length
@@ -73,12 +74,13 @@ def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
 
 
 def fit_isotonic(risk: ArrayLike, infected: ArrayLike) -> Recalibration:
-    """Fit scikit-learn's isotonic regression; both arrays (masked,)."""
+    """Fit an isotonic regression; both arrays (masked,)."""
     risks, labels = _masked(risk, infected)
-    from sklearn.isotonic import IsotonicRegression  # slow to import
-
-    fitted = IsotonicRegression(out_of_bounds="clip").fit(risks, _targets(labels))
-    return lambda new: np.asarray(fitted.predict(_checked(new)))
+    values, group = np.unique(risks, return_inverse=True)
+    people = np.bincount(group)
+    means = np.bincount(group, _targets(labels)) / people
+    fitted = isotonic_regression(means, weights=people).x
+    return lambda new: np.interp(_checked(new), values, fitted)
 
 
 def _masked(risk: ArrayLike, infected: ArrayLike) -> tuple[Probabilities, Mask]:

@@ -132,9 +132,10 @@ def destinations(
     near_sum, cumulative, reach = [], [], []
     for attraction, kernel in zip(attractions, kernels, strict=True):
         near_sum.append(_near_weights(attraction[near], near_km, kernel))
-        running, mass = _running(attraction[members], starts)
+        by_cell = np.split(attraction[members], starts[1:-1])
+        running = np.concatenate([np.cumsum(weights) for weights in by_cell])
         cumulative.append(running)
-        reach.append(_reach(box, mass, kernel))
+        reach.append(_reach(box, running[starts[1:] - 1], kernel))
     return Destinations(
         place=np.ascontiguousarray(centre_km),
         near=near,
@@ -211,18 +212,6 @@ def _boxes(
         np.maximum.at(box[:, 2 * axis + 1], cell, centre_km[:, axis])
     np.minimum.at(box[:, 4], cell, radius)
     return box
-
-
-@njit()
-def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Compute running sums within each cell, and each cell's total."""
-    cumulative = np.empty_like(weight)
-    total = np.zeros(starts.size - 1)
-    for cell in range(total.size):
-        for index in range(starts[cell], starts[cell + 1]):
-            total[cell] += weight[index]
-            cumulative[index] = total[cell]
-    return cumulative, total
 
 
 @njit()
