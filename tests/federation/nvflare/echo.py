@@ -15,7 +15,7 @@ class EchoSite(SiteEndpoint):
     """Does what the call says: echo, size, sleep or fail."""
 
     def __init__(self) -> None:
-        super().__init__("echo")
+        super().__init__("echo", "echo")
 
     def prepare(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder

@@ -50,7 +50,7 @@ def sites_in(folder, method):
     for name, data in zip(SITES, parts, strict=True):
         if not (folder / name).exists():
             write_site(folder / name, data, 0)
-        ends[name] = SiteEndpoint(method)
+        ends[name] = SiteEndpoint(method, "one")
         ends[name].prepare(name, folder / name)
     return InMemoryTransport({name: end.respond for name, end in ends.items()})
 

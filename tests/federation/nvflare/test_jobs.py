@@ -140,7 +140,7 @@ class Session:
 
 def admin_of(session):
     deployment = Deployment(project="p", host="localhost", sites=("a", "b"))
-    return Admin(session, Kit(Path(), "admin", "admin", deployment))
+    return Admin(session, Kit(Path(), "admin", deployment))
 
 
 def test_missing_sites_are_named():

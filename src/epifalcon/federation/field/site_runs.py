@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -35,7 +34,6 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.falcon.server_run import SharedData, SiteRoster, invite_sites
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
     ServerResult,
@@ -65,9 +63,9 @@ from epifalcon.federation.messages import (
     ScoresReply,
 )
 from epifalcon.federation.network.site_calls import (
-    RunOptions,
     ServerRun,
-    Transport,
+    SharedData,
+    SiteRoster,
     given,
 )
 from epifalcon.federation.network.site_files import RunRequirements, digest
@@ -469,16 +467,10 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
 
     request_type = FieldRunRequest
 
-    def __init__(
-        self,
-        transport: Transport,
-        folder: Path,
-        run_request: FieldRunRequest,
-        options: RunOptions,
-    ) -> None:
-        super().__init__(transport, folder, run_request, options)
+    def start(self) -> None:
+        """Set the state before the first exchange."""
         self._result = ServerResult()
-        self._task = run_request.settings
+        self._task = self._request.settings
         self._number = 0
         """Number of exchanges over all runs so far."""
         self._run, self._step = FieldRun(), 0
@@ -527,7 +519,7 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         """Invite all sites; a resumed run reuses the person indices."""
         run_request, folder = self._request, self._folder
         before = SharedData.load(folder, run_request.origin)
-        roster = invite_sites(self.calls, run_request.hello, before)
+        roster = self.invite(before)
         if before is None:
             SharedData(roster.first).save(folder, run_request.origin)
         elif set(roster.first) != set(before.first) and run_request.is_private:
@@ -540,11 +532,9 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         people = sum(self._roster.people.values())
         first = self._roster.first
         requests = {site: Count(number, people) for site, number in first.items()}
-        found = self.calls.call(
-            0, requests, SiteCounts, lambda site, one: self._answers[site].counts(one)
+        return self.calls.total(
+            requests, SiteCounts, lambda site, one: self._answers[site].counts(one)
         )
-        self.calls.keep_only(found)
-        return reduce(add, [found[site] for site in sorted(found)])
 
     def begin(self, run: FieldRun) -> None:
         """Start ``run``; the sites are informed with its first sweep."""

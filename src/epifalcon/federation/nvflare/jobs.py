@@ -119,8 +119,12 @@ def job_of(
         "options": as_plain(options),
         "resume": resume,
     }
-    site_args, least = {"method": run_request.method}, minimum_sites
-    return FederatedJob(name=run, args=args, site_args=site_args, minimum_sites=least)
+    return FederatedJob(
+        name=run,
+        args=args,
+        site_args={"method": run_request.method, "run": run},
+        minimum_sites=minimum_sites,
+    )
 
 
 def write_job(job: FederatedJob, folder: Path) -> Path:

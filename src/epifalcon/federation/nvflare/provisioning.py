@@ -22,8 +22,6 @@ from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
 HERE = "epifalcon.federation.nvflare"
-PARENT = "EPIFALCON_PARENT"
-"""Environment variable: id of the parent process; this process ends with it."""
 COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteEndpoint"
 CONTROLLER = f"{HERE}.components.Controller"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -39,11 +37,6 @@ _RESERVED = frozenset({"server", "admin", "authority", "all"})
 
 
 Kind = Literal["server", "site", "admin"]
-_STARTUP: Mapping[str, Kind] = {
-    "fed_server.json": "server",
-    "fed_client.json": "site",
-    "fed_admin.json": "admin",
-}
 _ABOUT = "epifalcon.json"
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
@@ -112,9 +105,15 @@ class Kit:
     """A start-up kit on this machine."""
 
     folder: Path
-    kind: Kind
     name: str
     deployment: Deployment
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the kit; the names of server and administrator are reserved."""
+        if self.name == "server":
+            return "server"
+        return "admin" if self.name == "admin" else "site"
 
 
 def provision(
@@ -168,21 +167,20 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
     folder = Path(os.path.realpath(folder))
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    start = folder / "startup"
-    matching = [kind for name, kind in _STARTUP.items() if (start / name).is_file()]
-    if len(matching) != 1 or not (folder / _ABOUT).is_file():
+    if not (folder / _ABOUT).is_file():
         raise DataError(f"{folder}: not a start-up kit of epifalcon")
-    if kinds and matching[0] not in kinds:
-        expected = " or ".join(kinds)
-        raise DataError(
-            f"{folder}: is the kit of {matching[0]}, expected that of {expected}"
-        )
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         deployment = build(Deployment, about["deployment"])
-        return Kit(folder, matching[0], str(about["name"]), deployment)
+        kit = Kit(folder, str(about["name"]), deployment)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
+    if kinds and kit.kind not in kinds:
+        expected = " or ".join(kinds)
+        raise DataError(
+            f"{folder}: is the kit of {kit.kind}, expected that of {expected}"
+        )
+    return kit
 
 
 def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
@@ -238,12 +236,12 @@ def _finish(
     kit: Path, name: str, deployment: Deployment, classes: tuple[str, ...]
 ) -> None:
     """Replace NVFlare's settings in a kit by those of ``kit.toml``."""
+    kind = Kit(kit, name, deployment).kind
     for pattern in _UNUSED:
         for path in kit.rglob(pattern):
             path.unlink()
     (kit / STATE).mkdir()
     _write(kit / _ABOUT, {"name": name, "deployment": as_plain(deployment)})
-    kind = name if name in ("admin", "server") else "site"
     local = kit_settings(kind)
     if kind != "admin":
         local["resources"]["class_allow_list"] = [*PLUMBING, *classes]
