@@ -87,15 +87,12 @@ def _load(method: str, end: int) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedJob:
-    """Classes and arguments of server and sites, and the minimum number of sites."""
+    """Arguments of the server's endpoint, and the minimum number of sites."""
 
     name: str
+    """Name of the run."""
     args: Plain
-    """Arguments of the server's class, ``coordinator``."""
-    site_args: Plain
     minimum_sites: int = 1
-    coordinator: str = COORDINATOR
-    site: str = SITE
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -119,12 +116,7 @@ def job_of(
         "options": as_plain(options),
         "resume": resume,
     }
-    return FederatedJob(
-        name=run,
-        args=args,
-        site_args={"method": run_request.method, "run": run},
-        minimum_sites=minimum_sites,
-    )
+    return FederatedJob(name=run, args=args, minimum_sites=minimum_sites)
 
 
 def write_job(job: FederatedJob, folder: Path) -> Path:
@@ -139,6 +131,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
         "max_call_threads": _MOST_CALLS,
     }
     executor = _component("executor", EXECUTOR, {"client_obj_id": "site"})
+    site = {"method": job.args["method"], "run": job.name}
     contents: dict[Path, Plain] = {
         place / "meta.json": {
             "name": job.name,
@@ -152,7 +145,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
             # poll costs 10 ms of CPU time.
             "server": {"task_request_interval": 0.5},
             "workflows": [_component("controller", CONTROLLER, controller)],
-            "components": [_component("coordinator", job.coordinator, job.args)],
+            "components": [_component("coordinator", COORDINATOR, job.args)],
             # Delay from the report that a site no longer runs the job to its removal.
             "dead_client_grace_period": 1.0,
             "dead_client_check_lead_time": 1.0,
@@ -161,7 +154,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
         config / "config_fed_client.json": {
             "format_version": 2,
             "executors": [{"tasks": ["*"], "executor": executor}],
-            "components": [_component("site", job.site, job.site_args)],
+            "components": [_component("site", SITE, site)],
             **no_filters,
         },
     }

@@ -26,7 +26,7 @@ COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteE
 CONTROLLER = f"{HERE}.components.Controller"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
-"""Classes that every job may name."""
+"""The only classes that a job may name."""
 STATE = "state"
 """Folder of a kit for its job store, snapshots and temporary files."""
 _KIT_SETTINGS = Path(__file__).with_name("kit.toml")
@@ -117,18 +117,13 @@ class Kit:
 
 
 def provision(
-    deployment: Deployment,
-    out: Path,
-    *,
-    classes: tuple[str, ...] = (),
-    authority: Path | None = None,
+    deployment: Deployment, out: Path, *, authority: Path | None = None
 ) -> dict[str, Path]:
     """Write the kits of a deployment to ``out``; return their folders by name.
 
     ``out`` is written atomically: ``server``, one folder per site, ``admin``, and
     ``authority`` with the root's private key, which no machine of the federation
-    needs. ``classes`` are dotted paths that a job may name in addition to
-    ``PLUMBING``. Keys are readable only by their owner.
+    needs. Keys are readable only by their owner.
 
     With ``authority``, the folder of that name in an earlier ``out``, the sites join
     that federation and only their kits are written.
@@ -141,7 +136,7 @@ def provision(
         made = _certificates(deployment, work, authority)
         for source, target in names.items():
             shutil.move(made / source, scratch / target)
-            _finish(scratch / target, target, deployment, classes)
+            _finish(scratch / target, target, deployment)
         if authority is None:
             # NVFlare's state holds all private keys; only the root's is needed.
             state = work / deployment.project / "state" / "cert.json"
@@ -232,9 +227,7 @@ def _root(authority: Path | None) -> dict[str, Any]:
     return {"serialized_root_cert": held, "root_private_key": key}
 
 
-def _finish(
-    kit: Path, name: str, deployment: Deployment, classes: tuple[str, ...]
-) -> None:
+def _finish(kit: Path, name: str, deployment: Deployment) -> None:
     """Replace NVFlare's settings in a kit by those of ``kit.toml``."""
     kind = Kit(kit, name, deployment).kind
     for pattern in _UNUSED:
@@ -244,7 +237,7 @@ def _finish(
     _write(kit / _ABOUT, {"name": name, "deployment": as_plain(deployment)})
     local = kit_settings(kind)
     if kind != "admin":
-        local["resources"]["class_allow_list"] = [*PLUMBING, *classes]
+        local["resources"]["class_allow_list"] = list(PLUMBING)
         local |= kit_settings("all")
     if kind == "server":
         (server,) = local["resources"]["servers"]
