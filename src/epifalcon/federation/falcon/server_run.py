@@ -24,16 +24,7 @@ from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints, messages, preparation, server
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.early_stopping import EarlyStopping, ValidationCheck
-from epifalcon.federation.engine import (
-    EngineState,
-    RoundReport,
-    pack_model,
-    record_scoring,
-    require_like,
-    require_loss,
-    train,
-    unpack_model,
-)
+from epifalcon.federation.engine import Engine, RoundReport, require_loss, train
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_calls import (
@@ -45,10 +36,9 @@ from epifalcon.federation.network.site_calls import (
     given,
 )
 from epifalcon.federation.preparation import SiteTally, StateMoments, StateScaling
-from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.server import Model, PlaceTable
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.federation.server import PlaceTable
 from epifalcon.hypergraph.incidence import EdgeKeys
-from epifalcon.models.person_model import initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under, write_tensors
 from epifalcon.privacy.gaussian import GaussianMechanism
@@ -67,7 +57,7 @@ _LARGEST = 1e6
 training produces, and small enough that sums stay finite."""
 
 
-class SitesEngine:
+class SitesEngine(Engine):
     """Engine that runs rounds over the sites of ``calls``."""
 
     def __init__(
@@ -83,12 +73,8 @@ class SitesEngine:
         places: int | None = None,
     ) -> None:
         """Create the engine; ``people`` is by site, ``places`` counts all edges."""
-        self.calls, self.settings, self.plan = calls, settings, plan
-        self.ledger = Ledger(plan.budget) if ledger is None else ledger
-        rng = RunSeeds(seed).parameters()
-        self._model = Model.of(initial_parameters(settings, state_width, rng))
-        self._people, self._places = people, places
-        self._round = 0
+        super().__init__(settings, plan, seed, ledger, state_width)
+        self.calls, self._people, self._places = calls, people, places
         self._closing: dict[str, messages.EndOfRound] = {}
         self.best_round: int | None = None
         """Round of the best validation result; sent to sites with the next call."""
@@ -98,21 +84,15 @@ class SitesEngine:
         self._informed: set[str] = set()
 
     @property
-    def round(self) -> int:
-        """Number of completed rounds."""
-        return self._round
-
-    @property
     def parameters(self) -> dict[str, Tensor]:
         """Current model parameters by name."""
         return self._model.parameters
 
     def step(self) -> float:
         """Run one training round and return the mean loss; NaN in a private run."""
-        number = self._round
+        number = self.round
         self.calls.new_round()
-        opening = () if number else self.plan.opening()
-        self.ledger.record(*opening, *self.plan.round_receipts(number))
+        self._record_round()
         self._open()
         channels = _channels(self.plan, training=True)
         uploads = self._pass(messages.Begin, channels)
@@ -126,12 +106,12 @@ class SitesEngine:
             loss = require_loss(total, weight, number)
         model, closing = server.step(self._model, gradients, self.settings)
         self._closing = dict.fromkeys(ended, closing)
-        self._model, self._round = model, number + 1
+        self._model, self.round = model, number + 1
         return loss
 
     def score(self) -> list[str]:
         """Run a scoring pass and record its release; return the participating sites."""
-        record_scoring(self.ledger, self.plan, self._round)
+        self._record_scoring()
         self._open()
         channels = _channels(self.plan, training=False)
         uploads = self._pass(messages.BeginScoring, channels)
@@ -157,17 +137,7 @@ class SitesEngine:
         for site in self.calls.attending if sites is None else sites:
             closing = self._closing.pop(site, None)
             requests[site] = replace(request, best=self.best_round, closing=closing)
-        return self.calls.call(self._round, requests, answer, check)
-
-    def state(self) -> EngineState:
-        """Return the model and its Adam moments; sites store the embeddings."""
-        return EngineState(self._round, pack_model(self._model), self.ledger.head)
-
-    def restore(self, state: EngineState) -> None:
-        """Restore ``state``; the sites must have restored the same round."""
-        require_like(state.tensors, pack_model(self._model))
-        self._model, self._round = unpack_model(state.tensors), state.round
-        self._closing = {}
+        return self.calls.call(self.round, requests, answer, check)
 
     def _open(self) -> None:
         """Collect missing presence uploads; send changed counts per edge to sites."""
@@ -175,7 +145,7 @@ class SitesEngine:
         new = [site for site in calls.attending if site not in self._presence]
         requests = dict.fromkeys(new, messages.PresenceRequest())
         answer, check = messages.PresenceUpload, self._check_presence
-        self._presence |= calls.call(self._round, requests, answer, check)
+        self._presence |= calls.call(self.round, requests, answer, check)
         members = [site for site in calls.present if site in self._presence]
         if members != self._members:
             presence = {site: self._presence[site] for site in members}
@@ -187,7 +157,7 @@ class SitesEngine:
             for site in calls.attending
             if site in members and site not in self._informed
         }
-        self._informed |= set(calls.call(self._round, counts, messages.Done, accepted))
+        self._informed |= set(calls.call(self.round, counts, messages.Done, accepted))
 
     @property
     def _places_table(self) -> PlaceTable:
@@ -215,7 +185,7 @@ class SitesEngine:
     ) -> dict[str, T]:
         reply = self._places_table.replies(uploads)
         requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
-        return self.calls.call(self._round, requests, answer, check)
+        return self.calls.call(self.round, requests, answer, check)
 
     def _check_presence(
         self, site: str, upload: messages.PresenceUpload

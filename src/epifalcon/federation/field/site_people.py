@@ -253,7 +253,7 @@ class FieldSite:
     @cached_property
     def plan(self) -> FieldPlan:
         """Privacy plan of the run."""
-        return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
+        return FieldPlan.of(self.task, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:

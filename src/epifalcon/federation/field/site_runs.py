@@ -43,9 +43,7 @@ from epifalcon.federation.field.privacy_plan import (
     PRESENCE,
     TESTS,
     FieldPlan,
-    budget_of,
     opening_receipts,
-    sweep_receipts,
 )
 from epifalcon.federation.field.settings import METHOD, FieldTask
 from epifalcon.federation.field.site_people import (
@@ -218,7 +216,7 @@ class FieldAnswers:
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """Set the limits for a site with ``people`` of all ``size.people`` people."""
         self._task, self._size, self.people = task, size, people
-        self._plan = FieldPlan(task.settings.privacy, size.clock)
+        self._plan = FieldPlan.of(task, size.clock)
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
@@ -348,9 +346,9 @@ class FieldRunRequest(RunRequest):
         if not self.is_private:
             return None
         task = self.settings
-        receipts = list(opening_receipts(task, clock))
+        plan, receipts = FieldPlan.of(task, clock), [*opening_receipts(task, clock)]
         for number in range(1, 1 + task.inference.sweeps):
-            receipts += sweep_receipts(task, clock, number)
+            receipts += plan.exchange(number)
         noised = [one for one in receipts if isinstance(one, GaussianRelease)]
         return sum(one.squared_mu("person") for one in noised)
 
@@ -393,8 +391,7 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         made = FieldSite(data, task, run.request.seed, self.seeds().noise, people)
         if not task.private:
             run.site.policy.require_group_sizes(group_sizes(made))
-        budget = budget_of(task, traces.clock)
-        ledger = ledger_of(self.folder / LEDGER, budget, None)
+        ledger = ledger_of(self.folder / LEDGER, made.plan.budget, None)
         record_once(ledger, opening_receipts(task, traces.clock))
         size = Size(people, traces.clock, len(traces.regions))
         self._counted = _Working(made, size, ledger)
@@ -420,7 +417,7 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
             found = digest(self.request_digest, call.digest)
             self.admitted.replay_log.require(step, "sweep", found)
             self.request_digest = found
-            working.ledger.record(*sweep_receipts(task, working.size.clock, step))
+            working.ledger.record(*people.plan.exchange(step))
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
@@ -480,9 +477,10 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
     def execute(self, progress: Progress) -> None:
         """Run the whole schedule, write the final sums and collect the scores."""
         roster = self._invite()
-        budget = budget_of(self._task, roster.clock)
+        self._plan = FieldPlan.of(self._task, roster.clock)
         opening = opening_receipts(self._task, roster.clock)
-        self._roster, self._receipts = roster, self.open_ledger(budget, opening)
+        self._roster = roster
+        self._receipts = self.open_ledger(self._plan.budget, opening)
         people = sum(roster.people.values())
         size = Size(people, roster.clock, roster.regions)
         counts = roster.people.items()
@@ -545,8 +543,7 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         self._step += 1
         self._number += 1
         self.calls.new_round()
-        if made := sweep_receipts(self._task, self._roster.clock, self._step):
-            self._receipts.record(*made)
+        self._receipts.record(*self._plan.exchange(self._step))
         request = Sweep.of(received, options, self._run, self._step)
         check = partial(FieldAnswers.sums, options=options)
         self._last |= self._call(request, FieldSums, check)

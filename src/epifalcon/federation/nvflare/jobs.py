@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import os
-import re
 import socket
 import tempfile
 import time
@@ -35,6 +34,7 @@ from epifalcon.federation.nvflare.provisioning import (
     SITE,
     Kit,
     open_kit,
+    require_name,
     require_nvflare,
 )
 from epifalcon.settings import as_plain
@@ -58,7 +58,6 @@ _METHODS = {
     "falcon": ("falcon.server_run:SitesRun", "falcon.site_run:SiteRun"),
     "falcon-field": ("field.site_runs:FieldSitesRun", "field.site_runs:FieldSiteRun"),
 }
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _READY_SECONDS = 60.0
 _MOST_CALLS = 1000
 """Maximum number of threads, which are created on demand, one per called site."""
@@ -95,8 +94,7 @@ class FederatedJob:
     minimum_sites: int = 1
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise SettingsError(f"name={self.name!r} must be letters, digits, - and _")
+        require_name(name=self.name)
         checks.whole(1, minimum_sites=self.minimum_sites)
 
 
