@@ -65,18 +65,6 @@ def test_the_newest_two_stay_and_folders_of_other_names(tmp_path):
     assert names(tmp_path) == others
 
 
-@pytest.mark.parametrize("name", ["tensors.safetensors", "manifest.json"])
-@pytest.mark.parametrize("left", [None, 9])
-def test_a_missing_or_cut_file_is_noticed(tmp_path, name, left):
-    path = save(tmp_path, 4) / "checkpoint-000004" / name
-    if left is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:left])
-    with pytest.raises(CorruptFileError, match=r"delete .*4 to restart the training"):
-        checkpoints.newest(tmp_path, ORIGIN)
-
-
 def test_a_broken_one_names_the_way_out(tmp_path):
     save(tmp_path, 4, 5)
     for place, way in (

@@ -411,11 +411,8 @@ class SitesRun(ServerRun[FalconRunRequest]):
         largest = float(np.abs(states).max()) if states.size else 0.0
 
         def check(site: str, answer: StateMoments) -> StateMoments:
-            total, squared, count = (
-                answer.total,
-                answer.squared,
-                self._roster.people[site],
-            )
+            total, squared = answer.total, answer.squared
+            count = self._roster.people[site]
             what = "sums of region states"
             if answer.people != count:
                 raise DataError(

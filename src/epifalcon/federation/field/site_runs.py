@@ -51,6 +51,7 @@ from epifalcon.federation.field.site_people import (
     FieldSite,
     HeldOutFold,
     SiteCounts,
+    Size,
 )
 from epifalcon.federation.messages import (
     Count,
@@ -89,25 +90,6 @@ _ROOM = 9.0
 _ROUNDING = 1e-6
 _MOST_LOSS = 14.0
 _MOST_SEEMING = 1e12
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of a task: people over all sites, clock, and number of regions."""
-
-    people: int
-    clock: Clock
-    regions: int
-
-    @property
-    def by_slot(self) -> tuple[int, int]:
-        """Shape of sums per slot and region; column 0 is for people not observed."""
-        return self.clock.slots, 1 + self.regions
-
-    @property
-    def by_day(self) -> tuple[int, int]:
-        """Shape of sums per day and region; column 0 is for people not observed."""
-        return self.clock.days, 1 + self.regions
 
 
 class _Exchange(Record):
@@ -353,15 +335,6 @@ class FieldRunRequest(RunRequest):
         return sum(one.squared_mu("person") for one in noised)
 
 
-@dataclass(frozen=True, eq=False)
-class _Working:
-    """State of a site after the ``count`` request."""
-
-    people: FieldSite
-    size: Size
-    ledger: Ledger
-
-
 class FieldSiteRun(SiteSession[FieldRunRequest]):
     """One Falcon Field run at a site: the handlers of all its requests."""
 
@@ -369,7 +342,8 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers by request type."""
-        self._counted: _Working | None = None
+        self._counted: FieldSite | None = None
+        self._ledger: Ledger | None = None
         return {
             Count: self._count,
             Sweep: self._sweep,
@@ -393,15 +367,14 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
             run.site.policy.require_group_sizes(group_sizes(made))
         ledger = ledger_of(self.folder / LEDGER, made.plan.budget, None)
         record_once(ledger, opening_receipts(task, traces.clock))
-        size = Size(people, traces.clock, len(traces.regions))
-        self._counted = _Working(made, size, ledger)
+        self._counted, self._ledger = made, ledger
         return made.count()
 
     def _sweep(self, call: Sweep, _number: int) -> FieldSums:
         """Record the receipts of one sweep, run it and return the sums."""
-        task, working = self.admitted.request.settings, self._working
-        people, step = working.people, call.step
-        received, options = call.received(working.size, task)
+        people, step = self._people, call.step
+        task = people.task
+        received, options = call.received(people.size, task)
         if options.susceptible and task.rule.contact != "I/S":
             raise DataError("susceptible is not needed by these settings")
         if options.tally and not task.learns_transmission:
@@ -417,37 +390,36 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
             found = digest(self.request_digest, call.digest)
             self.admitted.replay_log.require(step, "sweep", found)
             self.request_digest = found
-            working.ledger.record(*people.plan.exchange(step))
+            ledger = present(self._ledger, "no count request was received")
+            ledger.record(*people.plan.exchange(step))
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
     def _end(self, call: EndOfRun, _number: int) -> Done:
         """Process the last messages of a run and store risks; send nothing."""
-        task, working = self.admitted.request.settings, self._working
-        received, _ = call.received(working.size, task)
-        if working.people.run != call.run:
+        people = self._people
+        received, _ = call.received(people.size, people.task)
+        if people.run != call.run:
             raise DataError("the end of a run that was not started here")
         self.request_digest = digest(self.request_digest, "end", call.digest)
-        working.people.end(received)
+        people.end(received)
         return Done()
 
     def _losses(self, call: LossesRequest, _number: int) -> LossesReply:
         """Return sums of held-out losses; 0 if the policy forbids validation."""
-        run, working = self.admitted, self._working
-        task = run.request.settings
-        if not task.selects_transmission:
+        people, policy = self._people, self.admitted.site.policy
+        if not people.task.selects_transmission:
             raise DataError("these settings have no transmission model to select")
-        held_out = call.held_out if run.site.policy.validation else ()
-        made = working.people.losses(held_out)
+        made = people.losses(call.held_out if policy.validation else ())
         return LossesReply(**vars(made))
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
         """Write the site's risks to its folder; send them if requested and allowed."""
-        risk = self._working.people.risk
+        risk = self._people.risk
         return self.finish(risk, call.scores, digest(self.request_digest))
 
     @property
-    def _working(self) -> _Working:
+    def _people(self) -> FieldSite:
         return present(self._counted, "no count request was received")
 
 

@@ -331,7 +331,10 @@ class SiteRoster:
 
 
 class SharedData(messages.Record):
-    """Data sent to every site before the rounds, stored to resend it unchanged."""
+    """Data sent to every site before the rounds, stored to resend it unchanged.
+
+    Falcon Field stores only the person indices.
+    """
 
     first: Plain
     """Index of each site's first person in the city; constant during a run."""
