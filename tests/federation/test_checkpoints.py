@@ -72,7 +72,9 @@ def test_a_broken_one_names_the_way_out(tmp_path):
         ("checkpoint-000004", "delete .*4 to restart the training"),
     ):
         path = tmp_path / place / "tensors.safetensors"
-        path.write_bytes(path.read_bytes()[::-1])
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
         with pytest.raises(CorruptFileError, match=way):
             checkpoints.newest(tmp_path, ORIGIN)
         shutil.rmtree(tmp_path / place)

@@ -94,7 +94,7 @@ class FederatedJob:
     minimum_sites: int = 1
 
     def __post_init__(self) -> None:
-        require_name(name=self.name)
+        require_name("name", self.name)
         checks.whole(1, minimum_sites=self.minimum_sites)
 
 

@@ -65,11 +65,11 @@ class Deployment:
     silence_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        require_name(project=self.project)
+        require_name("project", self.project)
         _matches(_HOST, "a host name", host=self.host)
         _matches(_ADMIN, "an e-mail address", admin=self.admin)
         for index, site in enumerate(self.sites):
-            require_name(**{f"sites[{index}]": site})
+            require_name(f"sites[{index}]", site)
             if site.lower() in _RESERVED:
                 raise SettingsError(f"sites[{index}]={site!r} is a reserved name")
         # One folder per site, also on case-insensitive file systems.
@@ -94,9 +94,9 @@ def read_deployment(path: Path) -> Deployment:
     return build(Deployment, read_toml(path), str(path))
 
 
-def require_name(**values: str) -> None:
-    """Raise ``SettingsError`` unless every value can be the name of a folder."""
-    _matches(_NAME, "letters, digits, - and _", **values)
+def require_name(setting: str, name: str) -> None:
+    """Raise ``SettingsError`` if ``name`` cannot be the name of a folder."""
+    _matches(_NAME, "letters, digits, - and _", **{setting: name})
 
 
 def _matches(pattern: re.Pattern[str], expected: str, **values: str) -> None:
