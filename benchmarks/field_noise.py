@@ -32,7 +32,7 @@ from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.federation.field.inference_schedule import run_in_process
-from epifalcon.federation.field.privacy_plan import budget_of
+from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import (
     FalconFieldSettings,
     FieldPrivacySettings,
@@ -148,7 +148,7 @@ class _World:
         )
         ledger = None
         if task.private:
-            ledger = Ledger(budget_of(task, self.traces.clock))
+            ledger = Ledger(FieldPlan.of(task, self.traces.clock).budget)
         site, _ = run_in_process(
             task, self.traces, self.labels.known, seed=SEED, noise=SEED, ledger=ledger
         )

@@ -3,15 +3,12 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.engine import EngineState
-from tests.faults import disk, full_from
 
 ORIGIN = store.Origin.now({"model": {"width": 2}}, seed=7)
 EXACT = {"rtol": 0, "atol": 0}
@@ -68,36 +65,6 @@ def test_the_newest_two_stay_and_folders_of_other_names(tmp_path):
     assert names(tmp_path) == others
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_flipped_bit_is_noticed(tmp_path_factory, data):
-    place = save(tmp_path_factory.mktemp("run"), 4) / "checkpoint-000004"
-    path = place / data.draw(st.sampled_from(names(place)))
-    before, content = path.read_bytes(), bytearray(path.read_bytes())
-    spot = data.draw(st.integers(0, len(content) - 1))
-    content[spot] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(content)
-    try:
-        checkpoints.newest(place.parent, ORIGIN)
-    except CorruptFileError:
-        return
-    # A manifest may be spelt otherwise, say with another space, and mean the same.
-    assert path.name == "manifest.json"
-    assert json.loads(bytes(content)) == json.loads(before)
-
-
-@pytest.mark.parametrize("name", ["tensors.safetensors", "manifest.json"])
-@pytest.mark.parametrize("left", [None, 0, 1, 9, 100])
-def test_a_missing_or_cut_file_is_noticed(tmp_path, name, left):
-    path = save(tmp_path, 4) / "checkpoint-000004" / name
-    if left is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:left])
-    with pytest.raises(CorruptFileError, match=r"delete .*4 to restart the training"):
-        checkpoints.newest(tmp_path, ORIGIN)
-
-
 def test_a_broken_one_names_the_way_out(tmp_path):
     save(tmp_path, 4, 5)
     for place, way in (
@@ -105,7 +72,9 @@ def test_a_broken_one_names_the_way_out(tmp_path):
         ("checkpoint-000004", "delete .*4 to restart the training"),
     ):
         path = tmp_path / place / "tensors.safetensors"
-        path.write_bytes(path.read_bytes()[::-1])
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
         with pytest.raises(CorruptFileError, match=way):
             checkpoints.newest(tmp_path, ORIGIN)
         shutil.rmtree(tmp_path / place)
@@ -128,13 +97,3 @@ def test_one_of_another_run_or_version_is_refused(tmp_path, changes, message):
     seal(save(tmp_path, 4) / "checkpoint-000004", **changes)
     with pytest.raises(DataError, match=message):
         checkpoints.newest(tmp_path, ORIGIN)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_a_full_disk_keeps_the_last_good_one(tmp_path, number):
-    save(tmp_path, 4)
-    full = pytest.raises(WriteError, match="No space left")
-    with full, disk(tmp_path, full_from(number)):
-        save(tmp_path, 5)
-    assert names(tmp_path) == ["checkpoint-000004"]
-    assert checkpoints.newest(tmp_path, ORIGIN).engine.round == 4

@@ -44,8 +44,7 @@ def test_true_counts_are_announced_without_noise_and_others_with():
     ("change", "message"),
     [
         ({"status": np.zeros(3, np.int8)}, "lengths"),
-        ({"status": np.full(12, 2, np.int8)}, "status must be"),
-        ({"state": torch.zeros(5, 2)}, "region states of 5 people"),
+        ({"state": torch.zeros(5, 2)}, "lengths"),
         ({"pseudo": (city(9).incidence,)}, r"windows\) = \(9, "),
     ],
 )

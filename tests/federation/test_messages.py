@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
 from epifalcon.federation import messages
-from epifalcon.federation.falcon.server_run import SharedData
 from epifalcon.federation.field import site_runs as field_messages
 from epifalcon.federation.field.site_people import FieldRun, HeldOutFold
 from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
+from epifalcon.federation.network.site_calls import SharedData
 from epifalcon.federation.preparation import StateMoments
 from epifalcon.mobility.clock import Clock
 from epifalcon.settings import plain

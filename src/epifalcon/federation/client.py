@@ -74,10 +74,8 @@ class Cohort:
         count, found = len(self.people), self.incidence.people
         if found != count:
             raise DataError(f"the hypergraph has {found} people, expected {count}")
-        if not np.isin(self.status, (-1, 0, 1)).all():
-            raise DataError("status must be 1, 0 or -1")
-        if self.state is not None and (found := len(self.state)) != count:
-            raise DataError(f"region states of {found} people, expected {count}")
+        if self.state is not None:
+            same_length(people=self.people, state=self.state.numpy())
         shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
         for copy in self.pseudo:
             if (other := (copy.people, copy.regions, copy.windows)) != shape:

@@ -5,10 +5,11 @@ replaces uploads and replies, and one Gaussian draw per group of edges replaces 
 per upload. The joint distribution of all rows that people receive is the same.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -61,38 +62,6 @@ class RoundReport:
     seconds: float
 
 
-class Rounds(Protocol):
-    """Interface of an engine that runs rounds, in one process or over sites."""
-
-    settings: FalconSettings
-
-    @property
-    def round(self) -> int:
-        """Number of completed rounds."""
-
-    def step(self) -> float:
-        """Record the receipts of one round, run it and return the mean loss."""
-
-
-def train(
-    engine: Rounds,
-    rounds: int | None = None,
-    watch: Callable[[RoundReport], bool | None] | None = None,
-) -> list[RoundReport]:
-    """Train up to round ``rounds``; stop early if ``watch`` returns True."""
-    last = engine.settings.rounds if rounds is None else rounds
-    whole(0, rounds=last)
-    reports: list[RoundReport] = []
-    while engine.round < last:
-        number, began = engine.round, perf_counter()
-        loss = engine.step()
-        seconds = perf_counter() - began
-        reports.append(RoundReport(round=number, loss=loss, seconds=seconds))
-        if watch is not None and watch(reports[-1]):
-            break
-    return reports
-
-
 def require_loss(loss: float, weight: float, number: int) -> float:
     """Return ``loss / weight``; raise ``DataError`` if it is not finite."""
     mean = loss / weight if weight else 0.0
@@ -120,24 +89,6 @@ def run_pass(
     return cast(T, result)
 
 
-def pack_model(model: Model) -> dict[str, Tensor]:
-    """Return the parameters and their Adam moments as tensors by name."""
-    tensors = {f"parameter/{name}": one for name, one in model.parameters.items()}
-    for name, moments in model.moments.items():
-        tensors[f"first/{name}"] = moments.first
-        tensors[f"second/{name}"] = moments.second
-    return tensors
-
-
-def unpack_model(tensors: dict[str, Tensor]) -> Model:
-    """Rebuild the model from the tensors of ``pack_model``."""
-    parameters, first, second = (
-        tensors_under(tensors, f"{part}/") for part in ("parameter", "first", "second")
-    )
-    moments = {name: Moments(first[name], second[name]) for name in parameters}
-    return Model(parameters, moments)
-
-
 def pack_state(state: PersonalState) -> dict[str, Tensor]:
     """Return people's embeddings, Adam moments and received rows as tensors by name."""
     tensors = {}
@@ -159,7 +110,7 @@ def unpack_state(tensors: dict[str, Tensor]) -> PersonalState:
     return PersonalState(found.get("rows"), moments, found.get("received"))
 
 
-def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def _require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Raise ``DataError`` if names, shapes or types differ from ``expected``."""
     names = set(given) ^ set(expected)
     if odd := sorted(names - {"home/received"}):
@@ -172,11 +123,79 @@ def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
             raise DataError(f"the state's {name} is {found}, expected {wanted}")
 
 
-def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
-    """Record the receipts of a scoring pass; mode ``off`` has none."""
-    if plan.is_private:
-        opening = () if number else plan.opening()
-        ledger.record(*opening, *plan.scoring_receipts(number))
+class Engine(ABC):
+    """Base class of engines that train the shared model, in one process or over sites.
+
+    A subclass runs the rounds in ``step``; it may add tensors to the state.
+    """
+
+    def __init__(
+        self,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seed: int,
+        ledger: Ledger | None,
+        state_width: int,
+    ) -> None:
+        self.settings, self.plan = settings, plan
+        self.ledger = Ledger(plan.budget) if ledger is None else ledger
+        rng = RunSeeds(seed).parameters()
+        self._model = Model.of(initial_parameters(settings, state_width, rng))
+        self.round = 0
+        """Number of completed rounds."""
+
+    @abstractmethod
+    def step(self) -> float:
+        """Record the receipts of one round, run it and return the mean loss."""
+
+    def _record_round(self) -> None:
+        """Record the receipts of the next training round."""
+        opening = () if self.round else self.plan.opening()
+        self.ledger.record(*opening, *self.plan.round_receipts(self.round))
+
+    def _record_scoring(self) -> None:
+        """Record the receipts of a scoring pass; mode ``off`` has none."""
+        if self.plan.is_private:
+            opening = () if self.round else self.plan.opening()
+            self.ledger.record(*opening, *self.plan.scoring_receipts(self.round))
+
+    def state(self) -> EngineState:
+        """Return the state for a checkpoint; later rounds do not modify its tensors."""
+        model = self._model
+        tensors = {f"parameter/{name}": one for name, one in model.parameters.items()}
+        for name, moments in model.moments.items():
+            tensors[f"first/{name}"] = moments.first
+            tensors[f"second/{name}"] = moments.second
+        return EngineState(self.round, tensors, self.ledger.head)
+
+    def restore(self, state: EngineState) -> None:
+        """Restore ``state``, which an engine with equal arguments returned."""
+        _require_like(state.tensors, self.state().tensors)
+        parameters, first, second = (
+            tensors_under(state.tensors, part)
+            for part in ("parameter/", "first/", "second/")
+        )
+        moments = {name: Moments(first[name], second[name]) for name in parameters}
+        self._model, self.round = Model(parameters, moments), state.round
+
+
+def train(
+    engine: Engine,
+    rounds: int | None = None,
+    watch: Callable[[RoundReport], bool | None] | None = None,
+) -> list[RoundReport]:
+    """Train up to round ``rounds``; stop early if ``watch`` returns True."""
+    last = engine.settings.rounds if rounds is None else rounds
+    whole(0, rounds=last)
+    reports: list[RoundReport] = []
+    while engine.round < last:
+        number, began = engine.round, perf_counter()
+        loss = engine.step()
+        seconds = perf_counter() - began
+        reports.append(RoundReport(round=number, loss=loss, seconds=seconds))
+        if watch is not None and watch(reports[-1]):
+            break
+    return reports
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +255,7 @@ class EdgeExchange:
         return found
 
 
-class VectorisedEngine:
+class VectorisedEngine(Engine):
     """Engine that trains all people of ``cohort`` as one batch, without messages."""
 
     def __init__(
@@ -249,27 +268,17 @@ class VectorisedEngine:
         view: ServerView | None = None,
     ) -> None:
         _require_plan(cohort, settings, plan)
-        self.settings, self.plan = settings, plan
-        self.ledger = Ledger(plan.budget) if ledger is None else ledger
-        self._client = Client(cohort, settings, plan, RunSeeds(seed))
         width = 0 if cohort.state is None else cohort.state.shape[1]
-        rng = self._client.seeds.parameters()
-        self._model = Model.of(initial_parameters(settings, width, rng))
+        super().__init__(settings, plan, seed, ledger, width)
+        self._client = Client(cohort, settings, plan, RunSeeds(seed))
         self._people_state = self._client.initial_state()
-        self._round = 0
         self._opened: tuple[EdgeExchange, EdgeWeights] | None = None
         self._sampling = None if view is None else Sampling(self._client, view)
 
-    @property
-    def round(self) -> int:
-        """Number of completed rounds."""
-        return self._round
-
     def step(self) -> float:
         """Record the receipts of one round, run it and return the mean loss."""
-        number, settings, client = self._round, self.settings, self._client
-        opening = () if number else self.plan.opening()
-        self.ledger.record(*opening, *self.plan.round_receipts(number))
+        number, settings, client = self.round, self.settings, self._client
+        self._record_round()
         edge_exchange, edge_weights = self._open()
         state, parameters = self._people_state, self._model.parameters
         work, entry = client.training(state, edge_weights, parameters, number)
@@ -288,7 +297,7 @@ class VectorisedEngine:
             source = client.seeds.gradient(self.plan.gradient_terms(number), 0)
             model = server.noised(model, sigma, source)
         self._people_state = client.close_round(state, result, closing)
-        self._model, self._round = model, number + 1
+        self._model, self.round = model, number + 1
         return loss
 
     def scores(self, fresh: bool | None = None) -> Probabilities:
@@ -298,11 +307,11 @@ class VectorisedEngine:
         the rows received last. Default: True in mode ``off`` or before any round.
         """
         if fresh is None:
-            fresh = not self.plan.is_private or self._round == 0
+            fresh = not self.plan.is_private or self.round == 0
         state, parameters = self._people_state, self._model.parameters
         received = state.received
         if fresh:
-            record_scoring(self.ledger, self.plan, self._round)
+            self._record_scoring()
             edges, edge_weights = self._open()
             work = self._client.scoring(state, edge_weights, parameters)
             received = run_pass(work, lambda one: self._carry(edges, one, "scoring"))
@@ -312,22 +321,21 @@ class VectorisedEngine:
         self, edge_exchange: EdgeExchange, exchange: Exchange, kind: str
     ) -> Tensor:
         noise = self._client.seeds.noise
-        came = edge_exchange.carry(exchange, noise, kind, self._round)
+        came = edge_exchange.carry(exchange, noise, kind, self.round)
         if self._sampling is not None:
-            self._sampling.uploads(exchange, self._round, kind)
+            self._sampling.uploads(exchange, self.round, kind)
         return came
 
     def state(self) -> EngineState:
-        """Return the state for a checkpoint; later rounds do not modify its tensors."""
-        tensors = pack_model(self._model) | pack_state(self._people_state)
-        return EngineState(self._round, tensors, self.ledger.head)
+        """Return the state of the model and of all people."""
+        state = super().state()
+        return replace(state, tensors=state.tensors | pack_state(self._people_state))
 
     def restore(self, state: EngineState) -> None:
-        """Restore ``state``, which an engine with equal arguments returned."""
-        require_like(state.tensors, self.state().tensors)
+        """Restore the model and the state of all people."""
         owned = {name: one.clone() for name, one in state.tensors.items()}
-        self._model, self._people_state = unpack_model(owned), unpack_state(owned)
-        self._round = state.round
+        super().restore(replace(state, tensors=owned))
+        self._people_state = unpack_state(owned)
 
     def _open(self) -> tuple[EdgeExchange, EdgeWeights]:
         if self._opened is None:

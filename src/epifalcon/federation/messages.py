@@ -88,28 +88,6 @@ def pack(packet: Packet) -> bytes:
 
 def unpack(data: bytes) -> Packet:
     """Decode the bytes of ``pack``; raise ``DataError`` if they are invalid."""
-    header, values = _decode_head(data)
-    try:
-        tensors = safetensors.torch.load(data)
-    except SafetensorError as error:
-        raise DataError(f"not a message: {error}") from None
-    _require_types(tensors)
-    return Packet(header, tensors, values)
-
-
-def _require_types(tensors: Mapping[str, Tensor]) -> None:
-    for name, one in tensors.items():
-        if one.dtype not in _TYPES:
-            raise DataError(f"{name} has dtype {one.dtype}, which messages cannot hold")
-
-
-def header_of(data: bytes) -> MessageHeader:
-    """Decode only the header, without the tensors."""
-    return _decode_head(data)[0]
-
-
-def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
-    """Decode header and JSON values from the safetensors metadata."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > min(len(data) - _LENGTH_BYTES, _MAX_HEADER_BYTES):
         raise DataError(f"not a message: its header has {length:,} bytes")
@@ -122,7 +100,18 @@ def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
         raise DataError("not a message: its header cannot be read") from None
     if not isinstance(values, dict):
         raise DataError("not a message: its values are not a JSON object")
-    return header, values
+    try:
+        tensors = safetensors.torch.load(data)
+    except SafetensorError as error:
+        raise DataError(f"not a message: {error}") from None
+    _require_types(tensors)
+    return Packet(header, tensors, values)
+
+
+def _require_types(tensors: Mapping[str, Tensor]) -> None:
+    for name, one in tensors.items():
+        if one.dtype not in _TYPES:
+            raise DataError(f"{name} has dtype {one.dtype}, which messages cannot hold")
 
 
 # Records: typed messages and their encoding.

@@ -482,9 +482,16 @@ def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
 
 
 def unpack_tally(
-    tensors: dict[str, Tensor], names: Sequence[str], regions: int, clock: Clock
+    tensors: dict[str, Tensor],
+    names: Sequence[str],
+    regions: int,
+    clock: Clock,
+    most: float = np.inf,
 ) -> SiteTally:
-    """Decode a tally; raise ``DataError`` for an invalid name, type, shape or sign."""
+    """Decode a tally; raise ``DataError`` for an invalid name, type, shape or count.
+
+    No count may exceed ``most``.
+    """
     days, slots, one = clock.days, clock.slots_per_day, (1,)
     by_day, by_region, by_slot = (days, regions), (regions, days), (slots, regions)
     cases = {"cases": by_region, "visits": by_region, "unplaced": one, "tested": one}
@@ -504,7 +511,7 @@ def unpack_tally(
     for name in names:
         kind = name.split("/")[0]
         try:
-            parts[name] = _PARTS[kind](**_read_part(name, shapes[kind], tensors))
+            parts[name] = _PARTS[kind](**_read_part(name, shapes[kind], tensors, most))
         except KeyError as error:
             raise DataError(f"a tally lacks {error}") from None
         except (ValueError, TypeError) as error:
@@ -513,7 +520,10 @@ def unpack_tally(
 
 
 def _read_part(
-    part: str, shapes: Mapping[str, tuple[int, ...]], tensors: dict[str, Tensor]
+    part: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: dict[str, Tensor],
+    most: float,
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, shape in shapes.items():
@@ -530,6 +540,8 @@ def _read_part(
             values[name] = int(counts[0]) if shape == (1,) else counts
         if not (np.isfinite(counts).all() and (counts >= 0).all()):
             raise DataError(f"{place} holds a negative number, NaN or infinity")
+        if (counts > most).any():
+            raise DataError(f"{place} exceeds {most:,}, the maximum of its people")
     return values
 
 
@@ -537,16 +549,6 @@ def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
     if (found := tensors[name]).dtype not in (torch.int64, torch.float64):
         raise DataError(f"{name} is {found.dtype}, expected int64 or float64")
     return found.numpy()
-
-
-def require_counted(tally: SiteTally, people: int, clock: Clock) -> None:
-    """Raise ``DataError`` if a count is impossible for ``people`` people."""
-    most = people * clock.slots
-    for name, one in pack_tally(tally).items():
-        counts = not name.endswith(("/indices", "/indptr"))
-        if one.numel() and counts and float(one.max()) > most:
-            why = f"the maximum of {people:,} people"
-            raise DataError(f"{name} exceeds {most:,}, {why}")
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

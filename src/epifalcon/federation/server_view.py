@@ -22,7 +22,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan
-from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
 from epifalcon.models.person_model import Exchange, LinearActivations, Parameters
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
@@ -128,12 +128,14 @@ def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:
 
 def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int64]:
     """Count the distinct people who claim each key in any of ``records``, (keys,)."""
-    found = np.zeros(len(keys), np.int64)
-    for number, record in enumerate(records):
-        others = records[:number] + records[number + 1 :]
-        there = _values_at(keys, record.edge_key, distinct_members(record, others))
-        found = np.maximum(found, there.astype(np.int64))
-    return found
+    claims = []
+    for record in records:
+        some = np.isin(record.edge_key, keys)
+        edge = np.repeat(record.edge_key[some], record.size[some])
+        person = record.by_edge.index[np.repeat(some, record.size)]
+        claims.append(edge * record.people + person)
+    place = np.unique(np.concatenate(claims)) // records[0].people
+    return np.bincount(np.searchsorted(keys, place), minlength=len(keys))
 
 
 def _values_at(keys: EdgeKeys, there: EdgeKeys, values: NDArray[Any]) -> Floats:

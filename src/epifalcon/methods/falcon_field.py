@@ -33,7 +33,7 @@ from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
     run_in_process,
 )
-from epifalcon.federation.field.privacy_plan import budget_of
+from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import METHOD, FalconFieldSettings, FieldTask
 from epifalcon.federation.field.site_people import FieldSite
 from epifalcon.federation.privacy_plan import RunSeeds
@@ -196,7 +196,7 @@ class FalconField(Method):
 
     def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
         """Open the ledger in the run folder; a resumed run draws the same noise."""
-        budget, folder = budget_of(task, traces.clock), self.context.folder
+        budget, folder = FieldPlan.of(task, traces.clock).budget, self.context.folder
         if folder is None:
             return Ledger(budget)
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,13 +55,6 @@ def test_what_is_read_is_as_near_the_truth_as_can_be(noise):
     assert error < np.mean((sums.total[0] / crowd - mean) ** 2)
 
 
-def test_without_noise_all_is_read_and_behind_much_noise_nothing():
-    mean, crowd, sums = drawn(1e-6)
-    np.testing.assert_allclose(estimate_excess(sums, crowd, ONE)[0], mean, atol=1e-3)
-    mean, crowd, sums = drawn(1e4)
-    assert np.abs(estimate_excess(sums, crowd, ONE)).max() < 0.02
-
-
 def test_days_are_read_against_what_their_region_shows():
     """Days that truly differ come through; of equal ones little is made."""
     rng = np.random.default_rng(1)

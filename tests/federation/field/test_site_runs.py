@@ -25,6 +25,7 @@ from tests.federation.field.field_sites import (
     run_locally,
     task_of,
 )
+from tests.federation.local_sites import with_tensor, with_values
 
 TASKS = {
     "off": task_of(QUICK),
@@ -102,10 +103,8 @@ def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
     site = sites.running["site-0"]
     for call in calls:
         packet = unpack(call)
-        phase, tensors = packet.header.phase, dict(packet.tensors)
-        if phase == "sweep" and packet.values["step"] == 2:
-            tensors["evidence_step"] = tensors["evidence_step"] / 2
-            other = pack(Packet(packet.header, tensors, packet.values))
+        if packet.header.phase == "sweep" and packet.values["step"] == 2:
+            other = pack(with_tensor("evidence_step", lambda one: one / 2)(packet))
             assert unpack(site.answer(other)).values["error"] == REPLAYED
             break
         assert "error" not in unpack(site.answer(call)).values
@@ -171,40 +170,29 @@ def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
     assert {one.values["people"] for one in losses} == {0}
 
 
-def changed(tensors=None, **received):
-    def made(packet):
-        news, values = {**packet.tensors}, {**packet.values}
-        for name, change in (tensors or {}).items():
-            news[name] = change(news[name].clone())
-        for name, one in received.items():
-            values[name] = one(packet.values) if callable(one) else one
-        return pack(Packet(packet.header, news, values))
+def last_as(name, value):
+    """Replace the last number of a tensor."""
 
-    return made
-
-
-def first_as(value):
     def change(one):
+        one = one.clone()
         one.view(-1)[-1] = value
         return one
 
-    return change
+    return with_tensor(name, change)
 
 
 BAD_ANSWERS = {
-    "nan": ("sweep", changed({"infectious": first_as(torch.nan)})),
-    "more than people": ("sweep", changed({"infectious": first_as(1e6)})),
-    "beyond the bound": ("sweep", changed({"evidence": first_as(-1e6)})),
-    "short": ("sweep", changed({"evidence": lambda one: one[:-1]})),
-    "single": ("sweep", changed({"evidence": lambda one: one.float()})),
-    "crowd": ("count", changed({"crowd": lambda one: one + 1})),
-    "tests": ("count", changed({"tests": lambda one: one + 1e6})),
-    "half a person": ("count", changed({"tests": lambda one: one + 0.5})),
-    "losses": ("losses", changed({"total": lambda one: one - 1000})),
-    "large losses": ("losses", changed({"total": lambda one: one + 1e6})),
-    "people": ("losses", changed(people=10**9)),
-    "score": ("finish", changed({"scores": first_as(2.0)})),
-    "garbage": ("sweep", lambda _: b"\x00" * 50),
+    "nan": ("sweep", last_as("infectious", torch.nan)),
+    "more than people": ("sweep", last_as("infectious", 1e6)),
+    "beyond the bound": ("sweep", last_as("evidence", -1e6)),
+    "short": ("sweep", with_tensor("evidence", lambda one: one[:-1])),
+    "crowd": ("count", with_tensor("crowd", lambda one: one + 1)),
+    "tests": ("count", with_tensor("tests", lambda one: one + 1e6)),
+    "half a person": ("count", with_tensor("tests", lambda one: one + 0.5)),
+    "losses": ("losses", with_tensor("total", lambda one: one - 1000)),
+    "large losses": ("losses", with_tensor("total", lambda one: one + 1e6)),
+    "people": ("losses", with_values(people=10**9)),
+    "score": ("finish", last_as("scores", 2.0)),
 }
 
 
@@ -215,7 +203,7 @@ def with_bad_answers(folder, task, phase, spoil):
     def tamper(site, _asked, answer):
         packet = unpack(answer)
         hit = site == "site-1" and packet.header.phase == phase
-        return spoil(packet) if hit else answer
+        return pack(spoil(packet)) if hit else answer
 
     sites.tamper = tamper
     return sites.run(request_of(task, most_missed=10**6)).run()
@@ -234,30 +222,27 @@ def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
 
 @each_promise
 def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
-    spoil = changed({"infectious": first_as(1e9)})
+    spoil = last_as("infectious", 1e9)
     summary = with_bad_answers(tmp_path, TASKS[mode], "sweep", spoil)
     assert "the range of the plan" in summary["sites"]["troubles"][0]["why"]
 
 
 def in_run(**news):
-    return changed(run=lambda values: {**values["run"], **news})
+    return lambda one: with_values(run={**one.values["run"], **news})(one)
 
 
 BAD_CALLS = {
-    "more evidence than agreed": changed(bound=64.0),
-    "nan": changed({"evidence_step": first_as(torch.nan)}),
-    "a chance above 1": changed({"edges": lambda one: one + 1}),
-    "less than nobody": changed({"edges": lambda one: one - 5}),
-    "other slots": changed({"evidence_step": lambda one: one[:-1]}),
-    "a step above 1": changed({"evidence_step": lambda one: one + 2}),
-    "no folds": in_run(without=0),
-    "an unknown model": in_run(transmission="two"),
+    "more evidence than agreed": with_values(bound=64.0),
+    "nan": last_as("evidence_step", torch.nan),
+    "a chance above 1": with_tensor("edges", lambda one: one + 1),
+    "less than nobody": with_tensor("edges", lambda one: one - 5),
+    "other slots": with_tensor("evidence_step", lambda one: one[:-1]),
+    "a step above 1": with_tensor("evidence_step", lambda one: one + 2),
     "a run that was not begun": in_run(without=[], start="last", purpose="final"),
     "an unknown fold": in_run(without=[99]),
-    "a tally": changed(tally=True),
-    "the susceptible": changed(susceptible=True),
-    "another step": changed(step=0),
-    "half a step": changed(step=1.5),
+    "a tally": with_values(tally=True),
+    "the susceptible": with_values(susceptible=True),
+    "another step": with_values(step=0),
 }
 
 
@@ -271,7 +256,7 @@ def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
     for call in calls:
         packet = unpack(call)
         if packet.header.phase == "sweep" and packet.values["step"] == 2:
-            answer = unpack(site.answer(spoil(packet)))
+            answer = unpack(site.answer(pack(spoil(packet))))
             assert answer.values["error"] == "the call does not match its data"
             assert answer.tensors == {}
             assert "error" not in unpack(site.answer(call)).values

@@ -40,12 +40,6 @@ def silence(_packet):
     return None
 
 
-def with_nan(rows):
-    rows = rows.clone()
-    rows.view(-1)[0] = torch.nan
-    return rows
-
-
 def keys(change):
     """Keys changed, with as many counts of one."""
 
@@ -60,14 +54,11 @@ def keys(change):
 UPLOAD, GRADIENTS = "reply upload/0", "reply upload/1"
 BIAS = "gradients/head.bias"
 FAULTS = {
-    "nan": (UPLOAD, with_tensor("rows", with_nan), "NaN or infinity"),
     "too wide": (UPLOAD, with_tensor("rows", lambda r: r.repeat(1, 2)), "width 12"),
     "other keys": (UPLOAD, with_tensor("keys", lambda k: k + 1), "places shared"),
     "other channel": (UPLOAD, with_values(channel="upload/0"), "an upload of 'upload"),
-    "old round": (UPLOAD, with_header(round=0), "round is 0, expected 1"),
     "other protocol": (UPLOAD, with_header(protocol=9), "protocol is 9"),
     "complaint": (UPLOAD, with_values(error="no\nidea"), "the site reports: no idea"),
-    "nothing": (UPLOAD, lambda one: Packet(one.header), "the message lacks"),
     "long row": ("begin", with_tensor("rows", lambda r: r * 1000), "noise allow"),
     "gradient less": (GRADIENTS, with_tensor(BIAS, lambda g: g[:1]), "and shapes"),
     "long gradient": (GRADIENTS, with_tensor(BIAS, lambda g: g + 1e4), "noise allow"),
@@ -102,7 +93,6 @@ OTHERS = {
     "weight": (GRADIENTS, with_values(weight=31.0), "is impossible"),
     "no weight": (GRADIENTS, with_values(weight=None), "lack weight"),
     "a word": (GRADIENTS, with_values(weight="much"), "weight is invalid"),
-    "rows: long": ("begin", with_tensor("rows", lambda one: one * 1000), "noise allow"),
     "rows: people": ("begin", with_tensor("person", numbered), "more rows than"),
     "rows: keys": ("begin", with_tensor("keys", lambda k: k + 10**7), "not claimed"),
     "many keys": ("presence", keys(lambda _: torch.arange(10**5)), "too many"),

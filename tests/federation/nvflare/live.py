@@ -1,4 +1,4 @@
-"""A real server and two real sites on loopback, for echo jobs and for runs."""
+"""A real server and two real sites on loopback."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from epifalcon.federation.network.site_calls import PROGRESS, SUMMARY, RunOptions
-from epifalcon.federation.nvflare.jobs import RUNS, Admin, FederatedJob, connect, job_of
+from epifalcon.federation.nvflare.jobs import RUNS, Admin, connect, job_of
 from epifalcon.federation.nvflare.processes import (
     ChildProcess,
     free_ports,
@@ -22,31 +22,23 @@ from epifalcon.federation.nvflare.processes import (
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
 from epifalcon.federation.preparation import split_sites
 from epifalcon.studies.federation_rehearsal import write_site
-from tests.federation.nvflare.echo import CLASSES, ECHO
 from tests.studies import town
 
 ROOT = Path(__file__).parents[3]
 LOOPBACK = ROOT / "tests" / "federation" / "nvflare" / "loopback"
 SITES = ("clinic", "school")
 PATIENCE = 90.0
-JOB = FederatedJob(
-    name="echo",
-    args={"patience": PATIENCE},
-    site_args={},
-    coordinator=f"{ECHO}.ScriptedCoordinator",
-    site=f"{ECHO}.EchoSite",
-)
 
 
 class Live:
-    """Server, sites and administrator, with at most one scripted job."""
+    """Server, sites and administrator."""
 
     def __init__(self, folder: Path) -> None:
         port, admin_port = free_ports(2)
         ports = {"port": port, "admin_port": admin_port}
         deployment = Deployment(project="town", host="localhost", sites=SITES, **ports)
         # A blank in the path: kits stand where people put them.
-        self.kits = provision(deployment, folder / "the kits", classes=CLASSES)
+        self.kits = provision(deployment, folder / "the kits")
         sites_data = split_sites(town.traces(), town.known(), len(SITES))
         for name, data in zip(SITES, sites_data, strict=True):
             write_site(self.kits[name], data, 0)
@@ -57,15 +49,12 @@ class Live:
             "EPIFALCON_CONNECTIONS": str(self.outside),
         }
         self.processes: dict[str, ChildProcess] = {}
-        self._echo = ""
 
     @contextlib.contextmanager
     def admin(self) -> Iterator[Admin]:
         with connect(self.kits["admin"], PATIENCE) as session:
             session.wait_for_sites(len(SITES), PATIENCE)
             yield session
-
-    # Runs of Falcon and Falcon Field.
 
     def submit(self, admin, run_request, run, least=2, resume=False) -> str:
         options = RunOptions(scores=True)
@@ -91,53 +80,11 @@ class Live:
         (found,) = [one for one in children if "job" in one.cmdline()]
         return found.pid
 
-    # The scripted job.
-
-    def begin(self, admin: Admin) -> None:
-        """Have an echo job running."""
-        if self._echo and not admin.job(self._echo).finished:
-            return
-        self._results.unlink(missing_ok=True)
-        self._echo = admin.submit(JOB)
-        until(lambda: len(self._lines) == 1, "the job to start")
-
-    def end(self, admin: Admin) -> str:
-        """End the echo job; its status."""
-        self._add(end=True)
-        return admin.wait(self._echo, PATIENCE).status
-
-    def call(self, calls: dict[str, str], timeout: float = PATIENCE) -> dict:
-        return self.send(calls, timeout)()
-
-    def send(self, calls: dict[str, str], timeout: float = PATIENCE):
-        """Send calls now; what is returned waits for the outcome."""
-        known = len(self._lines)
-        self._add(calls=calls, timeout=timeout)
-
-        def outcome() -> dict:
-            until(lambda: len(self._lines) > known, "the sites to answer")
-            return json.loads(self._lines[known])
-
-        return outcome
-
     def texts(self) -> str:
         """Everything any process wrote into a log."""
         names = product(("server", *SITES), ("console.txt", "log.txt", "audit.log"))
         files = [path for name, log in names for path in self.kits[name].rglob(log)]
         return "\n".join(path.read_text() for path in files)
-
-    def _add(self, **step: object) -> None:
-        with (self.kits["server"] / "script.jsonl").open("a") as file:
-            file.write(json.dumps(step) + "\n")
-
-    @property
-    def _results(self) -> Path:
-        return self.kits["server"] / "results.jsonl"
-
-    @property
-    def _lines(self) -> list[str]:
-        text = self._results.read_text() if self._results.exists() else ""
-        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 @contextlib.contextmanager

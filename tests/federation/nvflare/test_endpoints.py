@@ -30,10 +30,9 @@ from epifalcon.federation.settings import SiteRules
 from epifalcon.studies.federation_rehearsal import write_site
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.federation.field.field_sites import request_of as field_request_of
-from tests.federation.nvflare.echo import SECRET, EchoSite, ScriptedCoordinator
 from tests.studies import town
 
-SITES = ("a", "b")
+SITES, SECRET = ("a", "b"), "SECRET-REGION-17"
 RUN_REQUESTS = {
     "falcon": FalconRunRequest(
         settings=replace(town.FALCON, model=replace(town.FALCON.model, rounds=2)),
@@ -50,7 +49,7 @@ def sites_in(folder, method):
     for name, data in zip(SITES, parts, strict=True):
         if not (folder / name).exists():
             write_site(folder / name, data, 0)
-        ends[name] = SiteEndpoint(method)
+        ends[name] = SiteEndpoint(method, "one")
         ends[name].prepare(name, folder / name)
     return InMemoryTransport({name: end.respond for name, end in ends.items()})
 
@@ -109,20 +108,31 @@ def in_context(tmp_path):
     set_call_context(None)
 
 
-def test_a_site_that_cannot_get_ready_says_so_when_called(in_context, caplog):
-    class Unready(EchoSite):
-        def prepare(self, *_):
+class Broken(SiteEndpoint):
+    """A site that fails before or during its first call."""
+
+    def prepare(self, *_):
+        if self._run == "unready":
             raise FileNotFoundError(SECRET)
 
-    end = in_context(ClientApp(Unready()), "clinic-a").obj
+    def respond(self, *_):
+        raise ValueError(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("run", "kind"), [("unready", "FileNotFoundError"), ("ready", "ValueError")]
+)
+def test_of_a_sites_error_only_the_kind_leaves(in_context, caplog, run, kind):
+    end = in_context(ClientApp(Broken("falcon", run)), "clinic-a").obj
     end.open()
-    assert end.answer(b"echo x") == "FileNotFoundError"
+    assert end.answer(b"") == kind
+    assert f"{kind} at" in caplog.text
     assert SECRET not in caplog.text
 
 
-class Failing(ScriptedCoordinator):
+class Failing(ServerEndpoint):
     def __init__(self, error):
-        super().__init__()
+        super().__init__("falcon", "one", {}, {}, resume=False)
         self.error = error
 
     def coordinate(self, *_):

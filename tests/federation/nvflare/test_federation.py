@@ -23,10 +23,11 @@ from epifalcon.federation.falcon.server_run import MODEL
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.network.site_calls import FAILURES, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.nvflare.endpoints import GONE
-from epifalcon.federation.nvflare.jobs import RUNS, write_job
+from epifalcon.federation.nvflare.jobs import RUNS, job_of, write_job
 from epifalcon.federation.nvflare.processes import ChildProcess, wait_for_port
 from epifalcon.federation.nvflare.provisioning import provision
 from epifalcon.federation.preparation import split_sites
@@ -35,9 +36,7 @@ from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.studies.federation_rehearsal import run_request_of
 from tests.federation.local_sites import sites_oracle
-from tests.federation.nvflare.echo import SECRET
 from tests.federation.nvflare.live import (
-    JOB,
     PATIENCE,
     SITES,
     federation,
@@ -67,7 +66,7 @@ def admin(live):
 
 
 def test_no_code_comes_with_a_job_and_no_shell_command_runs(admin, tmp_path):
-    place = write_job(JOB, tmp_path)
+    place = write_job(job_of("unheard", request_of(1), RunOptions(), 1), tmp_path)
     (place / "app" / "custom").mkdir()
     (place / "app" / "custom" / "shipped.py").write_text("")
     job = admin._session.submit_job(str(place))
@@ -108,49 +107,6 @@ def test_the_server_speaks_only_to_those_with_a_certificate_of_its_root(live, tm
     stranger = provision(deployment, tmp_path / "other")[FIRST] / "startup"
     assert first_words(live, None) == b""
     assert first_words(live, stranger) == b""
-
-
-def test_each_site_answers_its_own_call_and_of_an_error_only_its_kind_leaves(
-    live, admin
-):
-    live.begin(admin)
-    found = live.call({FIRST: "echo one", SECOND: "echo two"})
-    assert found["answers"] == {FIRST: f"{FIRST}:one", SECOND: f"{SECOND}:two"}
-    assert found["failures"] == {}
-    # More than one piece of NVFlare's stream and a rest.
-    size = 8 * 2**20 + 17
-    assert live.call({FIRST: f"size {size}"})["answers"] == {FIRST: size}
-    found = live.call({FIRST: "fail", SECOND: "echo x"})
-    assert found["failures"] == {FIRST: "the site failed with ValueError"}
-    assert found["answers"] == {SECOND: f"{SECOND}:x"}
-    assert "ValueError at" in live.texts()
-    assert SECRET not in live.texts()
-
-
-def test_a_site_that_is_held_up_is_late_and_then_goes_on(live, admin):
-    live.begin(admin)
-    process = live.job_process(FIRST)
-    os.kill(process, signal.SIGSTOP)
-    try:
-        found = live.call(dict.fromkeys(SITES, "echo x"), timeout=3.0)
-    finally:
-        os.kill(process, signal.SIGCONT)
-    assert found["failures"] == {FIRST: "no answer within 3 s"}
-    assert found["answers"] == {SECOND: f"{SECOND}:x"}
-    assert live.call(dict.fromkeys(SITES, "echo y"))["failures"] == {}
-
-
-def test_a_killed_process_takes_only_its_own_site_away(live, admin):
-    live.begin(admin)
-    process = live.job_process(FIRST)
-    outcome = live.send({FIRST: f"sleep {PATIENCE}", SECOND: "echo x"})
-    os.kill(process, signal.SIGKILL)
-    found = outcome()
-    assert found["failures"] == {FIRST: GONE}
-    assert found["answers"] == {SECOND: f"{SECOND}:x"}
-    assert found["seconds"] < PATIENCE / 2
-    assert live.call({SECOND: "echo y"})["answers"] == {SECOND: f"{SECOND}:y"}
-    assert live.end(admin) == "FINISHED:COMPLETED"
 
 
 def request_of(rounds, privacy=PAPER, **rules):
@@ -204,6 +160,37 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
         assert set(listed) == expected
 
 
+def test_messages_may_be_longer_than_a_piece_of_nvflares_stream(live, admin):
+    run_request = request_of(1, PrivacySettings())
+    model = replace(run_request.settings.model, width=1100)
+    settings = replace(run_request.settings, model=model)
+    job = live.submit(admin, replace(run_request, settings=settings), "wide")
+    assert admin.wait(job, PATIENCE).succeeded
+    summary = live.summary("wide")
+    assert summary["sites"]["troubles"] == []
+    # The parameters are sent to each site, and a gradient of their size comes back.
+    for name in ("bytes_sent", "bytes_received"):
+        assert summary[name] > len(SITES) * 8 * 2**20
+
+
+def test_a_site_that_is_held_up_is_late_and_then_goes_on(live, admin):
+    rules = {"answer_seconds": 2.0, "most_missed": 1000}
+    run_request = request_of(40, PrivacySettings(), **rules)
+    job = live.submit(admin, run_request, "late")
+    live.reached("late", 2)
+    process, failures = live.job_process(FIRST), live.place("late") / FAILURES
+    os.kill(process, signal.SIGSTOP)
+    try:
+        until(lambda: failures.exists() and failures.read_text(), "a late site")
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert admin.wait(job, PATIENCE).succeeded
+    found = live.summary("late")["sites"]
+    assert found["sites"] == list(SITES)
+    assert found["troubles"][0]["why"] == "no answer within 2 s"
+    assert {one["site"] for one in found["troubles"]} == {FIRST}
+
+
 def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
     run_request = request_of(40, PrivacySettings(), least_sites=1)
     job = live.submit(admin, run_request, "bereft", least=1)
@@ -213,7 +200,8 @@ def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
     summary = live.summary("bereft")
     assert summary["rounds"] == 40
     assert summary["sites"]["sites"] == [FIRST]
-    assert {one["site"] for one in summary["sites"]["troubles"]} == {SECOND}
+    troubles = summary["sites"]["troubles"]
+    assert {(one["site"], one["why"]) for one in troubles} == {(SECOND, GONE)}
     assert (live.kits[FIRST] / RUNS / "bereft" / RISKS).exists()
     assert not (live.kits[SECOND] / RUNS / "bereft" / RISKS).exists()
 

@@ -62,7 +62,7 @@ def test_a_job_is_three_json_files_that_name_no_class_but_the_plumbing(tmp_path)
 def test_a_jobs_name_can_be_a_folder_and_its_method_runs_over_sites():
     for name in ("", "../x", "a b", "-a"):
         with pytest.raises(SettingsError, match="name="):
-            FederatedJob(name=name, args={}, site_args={})
+            FederatedJob(name=name, args={})
     with pytest.raises(SettingsError, match="method='os' must be one of falcon"):
         server_run("os")
 
@@ -140,7 +140,7 @@ class Session:
 
 def admin_of(session):
     deployment = Deployment(project="p", host="localhost", sites=("a", "b"))
-    return Admin(session, Kit(Path(), "admin", "admin", deployment))
+    return Admin(session, Kit(Path(), "admin", deployment))
 
 
 def test_missing_sites_are_named():

@@ -57,7 +57,7 @@ def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeyp
     monkeypatch.setenv("grpc_proxy", "http://proxy.example.org")
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     deployment = Deployment(project="p", host="localhost", sites=("a",))
-    kit = Kit(tmp_path, "site", "a", deployment)
+    kit = Kit(tmp_path, "a", deployment)
     found, place = _environment(kit), tmp_path / "state" / "tmp"
     assert found["TMPDIR"] == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700

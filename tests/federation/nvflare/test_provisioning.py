@@ -15,6 +15,7 @@ from nvflare.lighter.impl.cert import CertBuilder
 
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.federation.nvflare.provisioning import (
+    PLUMBING,
     Deployment,
     open_kit,
     provision,
@@ -65,7 +66,6 @@ def test_names_that_cannot_be_folders_or_hosts_are_refused(name, value):
         Deployment(**given)
 
 
-ALLOWED = "epifalcon.federation.site.Site"
 DEPLOYMENT = Deployment(
     project="falcon", host="falcon.example.org", sites=("clinic-a", "clinic-b")
 )
@@ -83,7 +83,7 @@ def kits(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", refuse)
-        return provision(DEPLOYMENT, out, classes=(ALLOWED,))
+        return provision(DEPLOYMENT, out)
 
 
 def resources(kit):
@@ -117,7 +117,7 @@ def test_every_certificate_is_signed_by_the_one_root(kits):
 def test_a_site_can_join_later_with_a_certificate_of_the_same_root(kits, tmp_path):
     later = replace(DEPLOYMENT, sites=("clinic-c",))
     authority = kits["server"].parent / "authority"
-    more = provision(later, tmp_path / "more", classes=(ALLOWED,), authority=authority)
+    more = provision(later, tmp_path / "more", authority=authority)
     assert list(more) == ["clinic-c"]
     assert [path.name for path in (tmp_path / "more").iterdir()] == ["clinic-c"]
     own = certificate(more["clinic-c"], "client.crt")
@@ -167,11 +167,10 @@ def test_only_their_owner_can_read_kits_and_nothing_points_outside(kits):
 @pytest.mark.parametrize("party", PARTIES)
 def test_only_listed_classes_are_built(kits, party):
     gate, place = ComponentPathAuthorizer(), Workspace(str(kits[party]))
-    allowed = [ALLOWED, "epifalcon.federation.nvflare.endpoints.SiteEndpoint"]
-    for path in allowed:
+    for path in PLUMBING:
         gate.authorize_component_config({"path": path}, workspace=place)
     refused = ["subprocess.Popen", "nvflare.app_common.np.np_trainer.NPTrainer"]
-    refused += ["epifalcon.federation.nvflare.jobs.Admin", ALLOWED + "Other"]
+    refused += ["epifalcon.federation.nvflare.jobs.Admin", PLUMBING[0] + "Other"]
     for path in refused:
         with pytest.raises(UnsafeComponentError):
             gate.authorize_component_config({"path": path}, workspace=place)

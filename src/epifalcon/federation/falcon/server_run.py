@@ -9,11 +9,9 @@ people only if it requests them and the site's policy allows it.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from operator import add
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,53 +19,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon import store
 from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints, messages, preparation, server
-from epifalcon.federation.checkpoints import Checkpoint, require_same
+from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.early_stopping import EarlyStopping, ValidationCheck
-from epifalcon.federation.engine import (
-    EngineState,
-    RoundReport,
-    pack_model,
-    record_scoring,
-    require_like,
-    require_loss,
-    train,
-    unpack_model,
-)
+from epifalcon.federation.engine import Engine, RoundReport, require_loss, train
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_calls import (
-    RunOptions,
+    PREPARATION,
     ServerRun,
+    SharedData,
     SiteCalls,
-    SiteFailure,
-    Transport,
     accepted,
     given,
 )
 from epifalcon.federation.preparation import SiteTally, StateMoments, StateScaling
-from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.server import Model, PlaceTable
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.federation.server import PlaceTable
 from epifalcon.hypergraph.incidence import EdgeKeys
-from epifalcon.mobility.clock import Clock
-from epifalcon.models.person_model import initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under, write_tensors
 from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.progress import Progress, silent
+from epifalcon.progress import Progress
 from epifalcon.types import Mask, Plain, Probabilities
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 MODEL = "model.safetensors"
-PREPARATION = "preparation"
-_MESSAGE = "message.safetensors"
-_MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
-"""Upper bounds on a site's reported sizes; they prevent excessive memory use."""
 _ROUNDING = 1 + 1e-5
 _ROOM = 8.0
 """A d-dimensional standard normal has norm above sqrt(d) + 8 once in 10^14 draws."""
@@ -76,158 +57,7 @@ _LARGEST = 1e6
 training produces, and small enough that sums stay finite."""
 
 
-@dataclass(frozen=True)
-class SiteRoster:
-    """Sites of a run with their numbers of people, and the city's clock and regions."""
-
-    people: Mapping[str, int]
-    """Number of people per site, by site name."""
-    first: dict[str, int]
-    """Index of each site's first person in the city; constant during a run."""
-    clock: Clock
-    regions: int
-
-
-class SharedData(Record):
-    """Data sent to every site before the rounds, stored to resend it unchanged."""
-
-    first: Plain
-    """Index of each site's first person in the city; constant during a run."""
-    tally: dict[str, Tensor] = field(default_factory=dict)
-    """Sums over all sites, sent to every site."""
-    states: NDArray[np.float32] | None = None
-    """Region states, (1 + folds, regions, days, width); None without region model."""
-    centre: NDArray[np.float32] | None = None
-    factor: NDArray[np.float32] | None = None
-    forecast: Plain | None = None
-    """Accuracy of the region model's forecasts, as JSON values."""
-
-    def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record to the run's folder atomically."""
-        meta = {"forecast": self.forecast}
-        header = messages.MessageHeader(folder.name, "", 0, PREPARATION)
-        message = messages.pack(replace(self, forecast=None).encode(header))
-        with store.new_directory(folder / PREPARATION) as scratch:
-            (scratch / _MESSAGE).write_bytes(message)
-            store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
-
-    @classmethod
-    def load(cls, folder: Path, origin: store.Origin) -> "SharedData | None":
-        """Read a record saved with equal settings and seed; None if missing."""
-        path = folder / PREPARATION
-        if not path.exists():
-            return None
-        manifest = require_same(path, origin, exact=False)
-        stored = cls.decode(messages.unpack((path / _MESSAGE).read_bytes()))
-        return replace(stored, forecast=manifest["meta"]["forecast"])
-
-
-def invite_sites(
-    calls: SiteCalls, hello: messages.Hello, known: SharedData | None
-) -> SiteRoster:
-    """Invite all sites and assign person indices, or reuse those of ``known``."""
-    requests = dict.fromkeys(calls.present, hello)
-    facts = calls.call(0, requests, messages.SiteFacts, _check_facts)
-    # Use the city of most sites; ties go to the first site by name.
-    cities = [facts[site].city for site in sorted(facts)]
-    city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
-    for site in [site for site, fact in facts.items() if fact.city != city]:
-        odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
-        why = f"its {odd[0].removesuffix('_sha256')} differ from those of other sites"
-        calls.refuse(SiteFailure(site, 0, "hello", "refused", why))
-    first, total = {}, 0
-    for site in sorted(facts):
-        first[site] = total
-        total += facts[site].people
-    if known is not None:
-        first = {site: known.first[site] for site in first if site in known.first}
-    calls.keep_only(first)
-    people = {site: facts[site].people for site in first}
-    return SiteRoster(people, first, city["clock"], city["regions"])
-
-
-def collect_shared_data(
-    calls: SiteCalls,
-    run_request: FalconRunRequest,
-    roster: SiteRoster,
-    known: SharedData | None,
-    progress: Progress = silent,
-) -> SharedData:
-    """Sum the tallies of all sites, fit the region model, and scale its states.
-
-    If ``known`` is given, only repeat the calls, for sites that were restarted.
-    """
-    settings, tally = run_request.settings, _count(calls, run_request, roster)
-    if known is not None:
-        if known.states is not None:
-            _send_states(calls, roster, known.states)
-        return known
-    public = {name: tally.parts[name] for name in preparation.public_names(settings)}
-    sums = preparation.pack_tally(SiteTally(public))
-    if not settings.uses_region_model:
-        return SharedData(roster.first, sums)
-    fitted = preparation.fit_region_states(
-        tally, roster.clock, settings, run_request.seed, progress
-    )
-    scaling = StateScaling.of(_send_states(calls, roster, fitted.states), settings)
-    states = fitted.states, scaling.centre, scaling.factor
-    return SharedData(roster.first, sums, *states, fitted.forecast)
-
-
-def _send_states(
-    calls: SiteCalls, roster: SiteRoster, states: NDArray[np.float32]
-) -> StateMoments:
-    """Send region states to all sites; return the sum of their state moments."""
-    width = states.shape[-1]
-    largest = float(np.abs(states).max()) if states.size else 0.0
-
-    def check(site: str, answer: StateMoments) -> StateMoments:
-        total, squared, count = answer.total, answer.squared, roster.people[site]
-        what = "sums of region states"
-        if answer.people != count:
-            raise DataError(f"{what} of {answer.people:,} people, expected {count:,}")
-        if total.shape != (width,) or squared.shape != (width,):
-            raise DataError(f"{what} have shape {total.shape}, expected ({width},)")
-        # A person's state is a mean of region states; NaN fails every comparison.
-        most = count * largest * _ROUNDING
-        within = (np.abs(total) <= most).all() and (squared >= 0).all()
-        if not (within and (squared <= most * largest * _ROUNDING).all()):
-            raise DataError(f"{what} exceed {most:.4g}")
-        return answer
-
-    requests = dict.fromkeys(calls.attending, messages.States(states))
-    moments = calls.call(0, requests, StateMoments, check)
-    calls.keep_only(moments)
-    return reduce(add, [moments[site] for site in sorted(moments)])
-
-
-def _count(
-    calls: SiteCalls, run_request: FalconRunRequest, roster: SiteRoster
-) -> SiteTally:
-    names = preparation.tally_names(run_request.settings)
-
-    def check(site: str, answer: messages.TalliesReply) -> SiteTally:
-        regions, clock = roster.regions, roster.clock
-        tally = preparation.unpack_tally(answer.tally, names, regions, clock)
-        preparation.require_counted(tally, roster.people[site], clock)
-        return tally
-
-    requests = {site: messages.Count(first) for site, first in roster.first.items()}
-    counted = calls.call(0, requests, messages.TalliesReply, check)
-    calls.keep_only(counted)
-    return reduce(add, [counted[site] for site in sorted(counted)])
-
-
-def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
-    people, regions = answer.people, answer.regions
-    if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
-        raise DataError(f"people={people} or regions={regions} is out of range")
-    if answer.clock.slots > _MOST_SLOTS:
-        raise DataError(f"{answer.clock.slots} slots, expected at most {_MOST_SLOTS}")
-    return answer
-
-
-class SitesEngine:
+class SitesEngine(Engine):
     """Engine that runs rounds over the sites of ``calls``."""
 
     def __init__(
@@ -243,12 +73,8 @@ class SitesEngine:
         places: int | None = None,
     ) -> None:
         """Create the engine; ``people`` is by site, ``places`` counts all edges."""
-        self.calls, self.settings, self.plan = calls, settings, plan
-        self.ledger = Ledger(plan.budget) if ledger is None else ledger
-        rng = RunSeeds(seed).parameters()
-        self._model = Model.of(initial_parameters(settings, state_width, rng))
-        self._people, self._places = people, places
-        self._round = 0
+        super().__init__(settings, plan, seed, ledger, state_width)
+        self.calls, self._people, self._places = calls, people, places
         self._closing: dict[str, messages.EndOfRound] = {}
         self.best_round: int | None = None
         """Round of the best validation result; sent to sites with the next call."""
@@ -258,21 +84,15 @@ class SitesEngine:
         self._informed: set[str] = set()
 
     @property
-    def round(self) -> int:
-        """Number of completed rounds."""
-        return self._round
-
-    @property
     def parameters(self) -> dict[str, Tensor]:
         """Current model parameters by name."""
         return self._model.parameters
 
     def step(self) -> float:
         """Run one training round and return the mean loss; NaN in a private run."""
-        number = self._round
+        number = self.round
         self.calls.new_round()
-        opening = () if number else self.plan.opening()
-        self.ledger.record(*opening, *self.plan.round_receipts(number))
+        self._record_round()
         self._open()
         channels = _channels(self.plan, training=True)
         uploads = self._pass(messages.Begin, channels)
@@ -286,12 +106,12 @@ class SitesEngine:
             loss = require_loss(total, weight, number)
         model, closing = server.step(self._model, gradients, self.settings)
         self._closing = dict.fromkeys(ended, closing)
-        self._model, self._round = model, number + 1
+        self._model, self.round = model, number + 1
         return loss
 
     def score(self) -> list[str]:
         """Run a scoring pass and record its release; return the participating sites."""
-        record_scoring(self.ledger, self.plan, self._round)
+        self._record_scoring()
         self._open()
         channels = _channels(self.plan, training=False)
         uploads = self._pass(messages.BeginScoring, channels)
@@ -317,17 +137,7 @@ class SitesEngine:
         for site in self.calls.attending if sites is None else sites:
             closing = self._closing.pop(site, None)
             requests[site] = replace(request, best=self.best_round, closing=closing)
-        return self.calls.call(self._round, requests, answer, check)
-
-    def state(self) -> EngineState:
-        """Return the model and its Adam moments; sites store the embeddings."""
-        return EngineState(self._round, pack_model(self._model), self.ledger.head)
-
-    def restore(self, state: EngineState) -> None:
-        """Restore ``state``; the sites must have restored the same round."""
-        require_like(state.tensors, pack_model(self._model))
-        self._model, self._round = unpack_model(state.tensors), state.round
-        self._closing = {}
+        return self.calls.call(self.round, requests, answer, check)
 
     def _open(self) -> None:
         """Collect missing presence uploads; send changed counts per edge to sites."""
@@ -335,7 +145,7 @@ class SitesEngine:
         new = [site for site in calls.attending if site not in self._presence]
         requests = dict.fromkeys(new, messages.PresenceRequest())
         answer, check = messages.PresenceUpload, self._check_presence
-        self._presence |= calls.call(self._round, requests, answer, check)
+        self._presence |= calls.call(self.round, requests, answer, check)
         members = [site for site in calls.present if site in self._presence]
         if members != self._members:
             presence = {site: self._presence[site] for site in members}
@@ -347,7 +157,7 @@ class SitesEngine:
             for site in calls.attending
             if site in members and site not in self._informed
         }
-        self._informed |= set(calls.call(self._round, counts, messages.Done, accepted))
+        self._informed |= set(calls.call(self.round, counts, messages.Done, accepted))
 
     @property
     def _places_table(self) -> PlaceTable:
@@ -375,7 +185,7 @@ class SitesEngine:
     ) -> dict[str, T]:
         reply = self._places_table.replies(uploads)
         requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
-        return self.calls.call(self._round, requests, answer, check)
+        return self.calls.call(self.round, requests, answer, check)
 
     def _check_presence(
         self, site: str, upload: messages.PresenceUpload
@@ -512,21 +322,14 @@ class SitesRun(ServerRun[FalconRunRequest]):
 
     request_type = FalconRunRequest
 
-    def __init__(
-        self,
-        transport: Transport,
-        folder: Path,
-        run_request: FalconRunRequest,
-        options: RunOptions,
-    ) -> None:
-        super().__init__(transport, folder, run_request, options)
-        settings = run_request.settings
+    def start(self) -> None:
+        """Set the state before the first round."""
+        settings = self._request.settings
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
         self.parameters: dict[str, Tensor] = {}
         """Model parameters of the best validation result."""
         self._forecast: Plain | None = None
         self._engine: SitesEngine | None = None
-        self._people: Mapping[str, int] = {}
 
     def execute(self, progress: Progress) -> None:
         """Train until the last round or early stopping, then write the best model."""
@@ -558,8 +361,8 @@ class SitesRun(ServerRun[FalconRunRequest]):
         known = SharedData.load(self._folder, run_request.origin)
         if resumed is not None and known is None:
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
-        roster = invite_sites(calls, run_request.hello, known)
-        data = collect_shared_data(calls, run_request, roster, known, progress)
+        self._roster = roster = self.invite(known)
+        data = self._collect_shared_data(known, progress)
         self._forecast = data.forecast
         number = 0 if resumed is None else resumed.engine.round
         request = messages.Prepare(number, data.tally, data.centre, data.factor)
@@ -572,11 +375,72 @@ class SitesRun(ServerRun[FalconRunRequest]):
         plan = run_request.plan(roster.clock)
         opening = run_request.unprotected(plan, validation=True)
         ledger = self.open_ledger(plan.budget, opening, resumed)
-        self._people = roster.people
         places = roster.regions * (roster.clock.slots // settings.model.window_slots)
         width = 0 if data.states is None else data.states.shape[-1]
         run = roster.people, settings.model, plan, run_request.seed, ledger
         return SitesEngine(calls, *run, state_width=width, places=places)
+
+    def _collect_shared_data(
+        self, known: SharedData | None, progress: Progress
+    ) -> SharedData:
+        """Sum the tallies of all sites, fit the region model, and scale its states.
+
+        If ``known`` is given, only repeat the calls, for sites that were restarted.
+        """
+        settings, roster, tally = self._request.settings, self._roster, self._count()
+        if known is not None:
+            if known.states is not None:
+                self._send_states(known.states)
+            return known
+        names = preparation.public_names(settings)
+        public = SiteTally({name: tally.parts[name] for name in names})
+        sums = preparation.pack_tally(public)
+        if not settings.uses_region_model:
+            return SharedData(roster.first, sums)
+        seed = self._request.seed
+        fitted = preparation.fit_region_states(
+            tally, roster.clock, settings, seed, progress
+        )
+        scaling = StateScaling.of(self._send_states(fitted.states), settings)
+        states = fitted.states, scaling.centre, scaling.factor
+        return SharedData(roster.first, sums, *states, fitted.forecast)
+
+    def _send_states(self, states: NDArray[np.float32]) -> StateMoments:
+        """Send region states to all sites; return the sum of their state moments."""
+        width = states.shape[-1]
+        largest = float(np.abs(states).max()) if states.size else 0.0
+
+        def check(site: str, answer: StateMoments) -> StateMoments:
+            total, squared = answer.total, answer.squared
+            count = self._roster.people[site]
+            what = "sums of region states"
+            if answer.people != count:
+                raise DataError(
+                    f"{what} of {answer.people:,} people, expected {count:,}"
+                )
+            if total.shape != (width,) or squared.shape != (width,):
+                raise DataError(f"{what} have shape {total.shape}, expected ({width},)")
+            # A person's state is a mean of region states; NaN fails every comparison.
+            most = count * largest * _ROUNDING
+            within = (np.abs(total) <= most).all() and (squared >= 0).all()
+            if not (within and (squared <= most * largest * _ROUNDING).all()):
+                raise DataError(f"{what} exceed {most:.4g}")
+            return answer
+
+        requests = dict.fromkeys(self.calls.attending, messages.States(states))
+        return self.calls.total(requests, StateMoments, check)
+
+    def _count(self) -> SiteTally:
+        """Return the sum of the tallies of all sites."""
+        names, roster = preparation.tally_names(self._request.settings), self._roster
+
+        def check(site: str, answer: messages.TalliesReply) -> SiteTally:
+            regions, clock = roster.regions, roster.clock
+            most = roster.people[site] * clock.slots
+            return preparation.unpack_tally(answer.tally, names, regions, clock, most)
+
+        requests = {site: messages.Count(first) for site, first in roster.first.items()}
+        return self.calls.total(requests, messages.TalliesReply, check)
 
     def _train(self, engine: SitesEngine, progress: Progress) -> None:
         last = engine.settings.rounds
@@ -634,6 +498,6 @@ class SitesRun(ServerRun[FalconRunRequest]):
         )
 
         def check(site: str, answer: messages.ScoresReply) -> Probabilities | None:
-            return answer.require(self._people[site])
+            return answer.require(self._roster.people[site])
 
         self.scores = given(engine.call(request, messages.ScoresReply, check))

@@ -49,11 +49,7 @@ from epifalcon.federation.field.denoising import (
     PrivateCounts,
     by_slot,
 )
-from epifalcon.federation.field.privacy_plan import (
-    FieldPlan,
-    opening_receipts,
-    sweep_receipts,
-)
+from epifalcon.federation.field.privacy_plan import FieldPlan, opening_receipts
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.field.site_people import (
     FieldRun,
@@ -133,7 +129,7 @@ class InferenceSchedule:
         self._private: PrivateCounts | None = None
         crowd, share = self._counts.crowd, self._share_of_others()
         if task.private:
-            plan = FieldPlan(task.settings.privacy, clock)
+            plan = FieldPlan.of(task, clock)
             self._private = PrivateCounts(plan, crowd, self._counts.noises, count)
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
@@ -277,8 +273,7 @@ class LocalSites:
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         if self._ledger is not None:
             number = 1 + self.sites[0].exchanges
-            receipts = sweep_receipts(self._task, self._clock, number)
-            self._ledger.record(*receipts)
+            self._ledger.record(*self.sites[0].plan.exchange(number))
         return add_sums([site.sweep(received, options) for site in self.sites])
 
     def end(self, received: EdgeMessages) -> None:

@@ -38,10 +38,15 @@ _CLIP_OF_TESTS = math.sqrt(2)
 
 @dataclass(frozen=True)
 class FieldPlan:
-    """Noise scales and receipts of a private run that uses the whole budget."""
+    """Noise scales and receipts of a run; a private run uses the whole budget."""
 
     settings: FieldPrivacySettings
     clock: Clock
+
+    @classmethod
+    def of(cls, task: FieldTask, clock: Clock) -> "FieldPlan":
+        """Return the plan of ``task``."""
+        return cls(task.settings.privacy, clock)
 
     @property
     def length(self) -> int:
@@ -51,8 +56,10 @@ class FieldPlan:
 
     @property
     def budget(self) -> Budget:
-        """Privacy budget enforced by the ledger."""
+        """Privacy budget enforced by the ledger; unlimited in mode ``off``."""
         privacy = self.settings
+        if privacy.mode == "off":
+            return Budget()
         limits: dict[str, Any] = {privacy.unit: privacy.epsilon}
         return Budget(**limits, delta=privacy.delta)
 
@@ -94,8 +101,10 @@ class FieldPlan:
         return self.receipt(TESTS, 0), places
 
     def exchange(self, number: int) -> tuple[GaussianRelease, ...]:
-        """Return the receipts of one sweep."""
-        return (self.receipt(INFECTIOUS, number),)
+        """Return the receipts of one sweep; none in mode ``off``."""
+        return (
+            () if self.settings.mode == "off" else (self.receipt(INFECTIOUS, number),)
+        )
 
     def receipt(self, channel: str, number: int) -> GaussianRelease:
         """Return the receipt of one channel in one sweep."""
@@ -151,13 +160,6 @@ _UNPROTECTED = {
 }
 
 
-def budget_of(task: FieldTask, clock: Clock) -> Budget:
-    """Return the privacy budget of ``task``; unlimited in mode ``off``."""
-    if not task.private:
-        return Budget()
-    return FieldPlan(task.settings.privacy, clock).budget
-
-
 def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
     """Return the receipts before the first sweep; in mode ``off`` of all sweeps."""
     if task.private:
@@ -172,10 +174,3 @@ def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
         for name, what in _UNPROTECTED.items()
         if not absent.get(name)
     )
-
-
-def sweep_receipts(task: FieldTask, clock: Clock, number: int) -> tuple[Release, ...]:
-    """Return the receipts of one sweep; none in mode ``off``."""
-    if not task.private:
-        return ()
-    return FieldPlan(task.settings.privacy, clock).exchange(number)

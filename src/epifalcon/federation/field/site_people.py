@@ -45,6 +45,7 @@ from epifalcon.federation.field.privacy_plan import (
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.messages import Record
 from epifalcon.federation.preparation import SiteData, drawn_for
+from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.types import Additive, Floats, Mask, Probabilities, RegionIds
 
@@ -75,6 +76,25 @@ class HeldOutFold:
 
     fold: int
     without: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Dimensions of a task: people over all sites, clock, and number of regions."""
+
+    people: int
+    clock: Clock
+    regions: int
+
+    @property
+    def by_slot(self) -> tuple[int, int]:
+        """Shape of sums per slot and region; column 0 is for people not observed."""
+        return self.clock.slots, 1 + self.regions
+
+    @property
+    def by_day(self) -> tuple[int, int]:
+        """Shape of sums per day and region; column 0 is for people not observed."""
+        return self.clock.days, 1 + self.regions
 
 
 class SiteCounts(Record, Additive):
@@ -235,6 +255,7 @@ class FieldSite:
         self.fold[~data.known.tested] = -1
         traces = data.traces
         total = traces.people if people is None else people
+        self.size = Size(total, traces.clock, len(traces.regions))
         self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
         self.exchanges = 0
@@ -253,7 +274,7 @@ class FieldSite:
     @cached_property
     def plan(self) -> FieldPlan:
         """Privacy plan of the run."""
-        return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
+        return FieldPlan.of(self.task, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -35,7 +34,6 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.falcon.server_run import SharedData, SiteRoster, invite_sites
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
     ServerResult,
@@ -45,9 +43,7 @@ from epifalcon.federation.field.privacy_plan import (
     PRESENCE,
     TESTS,
     FieldPlan,
-    budget_of,
     opening_receipts,
-    sweep_receipts,
 )
 from epifalcon.federation.field.settings import METHOD, FieldTask
 from epifalcon.federation.field.site_people import (
@@ -55,6 +51,7 @@ from epifalcon.federation.field.site_people import (
     FieldSite,
     HeldOutFold,
     SiteCounts,
+    Size,
 )
 from epifalcon.federation.messages import (
     Count,
@@ -65,9 +62,9 @@ from epifalcon.federation.messages import (
     ScoresReply,
 )
 from epifalcon.federation.network.site_calls import (
-    RunOptions,
     ServerRun,
-    Transport,
+    SharedData,
+    SiteRoster,
     given,
 )
 from epifalcon.federation.network.site_files import RunRequirements, digest
@@ -93,25 +90,6 @@ _ROOM = 9.0
 _ROUNDING = 1e-6
 _MOST_LOSS = 14.0
 _MOST_SEEMING = 1e12
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of a task: people over all sites, clock, and number of regions."""
-
-    people: int
-    clock: Clock
-    regions: int
-
-    @property
-    def by_slot(self) -> tuple[int, int]:
-        """Shape of sums per slot and region; column 0 is for people not observed."""
-        return self.clock.slots, 1 + self.regions
-
-    @property
-    def by_day(self) -> tuple[int, int]:
-        """Shape of sums per day and region; column 0 is for people not observed."""
-        return self.clock.days, 1 + self.regions
 
 
 class _Exchange(Record):
@@ -220,7 +198,7 @@ class FieldAnswers:
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """Set the limits for a site with ``people`` of all ``size.people`` people."""
         self._task, self._size, self.people = task, size, people
-        self._plan = FieldPlan(task.settings.privacy, size.clock)
+        self._plan = FieldPlan.of(task, size.clock)
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
@@ -350,20 +328,11 @@ class FieldRunRequest(RunRequest):
         if not self.is_private:
             return None
         task = self.settings
-        receipts = list(opening_receipts(task, clock))
+        plan, receipts = FieldPlan.of(task, clock), [*opening_receipts(task, clock)]
         for number in range(1, 1 + task.inference.sweeps):
-            receipts += sweep_receipts(task, clock, number)
+            receipts += plan.exchange(number)
         noised = [one for one in receipts if isinstance(one, GaussianRelease)]
         return sum(one.squared_mu("person") for one in noised)
-
-
-@dataclass(frozen=True, eq=False)
-class _Working:
-    """State of a site after the ``count`` request."""
-
-    people: FieldSite
-    size: Size
-    ledger: Ledger
 
 
 class FieldSiteRun(SiteSession[FieldRunRequest]):
@@ -373,7 +342,8 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers by request type."""
-        self._counted: _Working | None = None
+        self._counted: FieldSite | None = None
+        self._ledger: Ledger | None = None
         return {
             Count: self._count,
             Sweep: self._sweep,
@@ -395,18 +365,16 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         made = FieldSite(data, task, run.request.seed, self.seeds().noise, people)
         if not task.private:
             run.site.policy.require_group_sizes(group_sizes(made))
-        budget = budget_of(task, traces.clock)
-        ledger = ledger_of(self.folder / LEDGER, budget, None)
+        ledger = ledger_of(self.folder / LEDGER, made.plan.budget, None)
         record_once(ledger, opening_receipts(task, traces.clock))
-        size = Size(people, traces.clock, len(traces.regions))
-        self._counted = _Working(made, size, ledger)
+        self._counted, self._ledger = made, ledger
         return made.count()
 
     def _sweep(self, call: Sweep, _number: int) -> FieldSums:
         """Record the receipts of one sweep, run it and return the sums."""
-        task, working = self.admitted.request.settings, self._working
-        people, step = working.people, call.step
-        received, options = call.received(working.size, task)
+        people, step = self._people, call.step
+        task = people.task
+        received, options = call.received(people.size, task)
         if options.susceptible and task.rule.contact != "I/S":
             raise DataError("susceptible is not needed by these settings")
         if options.tally and not task.learns_transmission:
@@ -422,37 +390,36 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
             found = digest(self.request_digest, call.digest)
             self.admitted.replay_log.require(step, "sweep", found)
             self.request_digest = found
-            working.ledger.record(*sweep_receipts(task, working.size.clock, step))
+            ledger = present(self._ledger, "no count request was received")
+            ledger.record(*people.plan.exchange(step))
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
     def _end(self, call: EndOfRun, _number: int) -> Done:
         """Process the last messages of a run and store risks; send nothing."""
-        task, working = self.admitted.request.settings, self._working
-        received, _ = call.received(working.size, task)
-        if working.people.run != call.run:
+        people = self._people
+        received, _ = call.received(people.size, people.task)
+        if people.run != call.run:
             raise DataError("the end of a run that was not started here")
         self.request_digest = digest(self.request_digest, "end", call.digest)
-        working.people.end(received)
+        people.end(received)
         return Done()
 
     def _losses(self, call: LossesRequest, _number: int) -> LossesReply:
         """Return sums of held-out losses; 0 if the policy forbids validation."""
-        run, working = self.admitted, self._working
-        task = run.request.settings
-        if not task.selects_transmission:
+        people, policy = self._people, self.admitted.site.policy
+        if not people.task.selects_transmission:
             raise DataError("these settings have no transmission model to select")
-        held_out = call.held_out if run.site.policy.validation else ()
-        made = working.people.losses(held_out)
+        made = people.losses(call.held_out if policy.validation else ())
         return LossesReply(**vars(made))
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
         """Write the site's risks to its folder; send them if requested and allowed."""
-        risk = self._working.people.risk
+        risk = self._people.risk
         return self.finish(risk, call.scores, digest(self.request_digest))
 
     @property
-    def _working(self) -> _Working:
+    def _people(self) -> FieldSite:
         return present(self._counted, "no count request was received")
 
 
@@ -469,16 +436,10 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
 
     request_type = FieldRunRequest
 
-    def __init__(
-        self,
-        transport: Transport,
-        folder: Path,
-        run_request: FieldRunRequest,
-        options: RunOptions,
-    ) -> None:
-        super().__init__(transport, folder, run_request, options)
+    def start(self) -> None:
+        """Set the state before the first exchange."""
         self._result = ServerResult()
-        self._task = run_request.settings
+        self._task = self._request.settings
         self._number = 0
         """Number of exchanges over all runs so far."""
         self._run, self._step = FieldRun(), 0
@@ -488,9 +449,10 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
     def execute(self, progress: Progress) -> None:
         """Run the whole schedule, write the final sums and collect the scores."""
         roster = self._invite()
-        budget = budget_of(self._task, roster.clock)
+        self._plan = FieldPlan.of(self._task, roster.clock)
         opening = opening_receipts(self._task, roster.clock)
-        self._roster, self._receipts = roster, self.open_ledger(budget, opening)
+        self._roster = roster
+        self._receipts = self.open_ledger(self._plan.budget, opening)
         people = sum(roster.people.values())
         size = Size(people, roster.clock, roster.regions)
         counts = roster.people.items()
@@ -527,7 +489,7 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         """Invite all sites; a resumed run reuses the person indices."""
         run_request, folder = self._request, self._folder
         before = SharedData.load(folder, run_request.origin)
-        roster = invite_sites(self.calls, run_request.hello, before)
+        roster = self.invite(before)
         if before is None:
             SharedData(roster.first).save(folder, run_request.origin)
         elif set(roster.first) != set(before.first) and run_request.is_private:
@@ -540,11 +502,9 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         people = sum(self._roster.people.values())
         first = self._roster.first
         requests = {site: Count(number, people) for site, number in first.items()}
-        found = self.calls.call(
-            0, requests, SiteCounts, lambda site, one: self._answers[site].counts(one)
+        return self.calls.total(
+            requests, SiteCounts, lambda site, one: self._answers[site].counts(one)
         )
-        self.calls.keep_only(found)
-        return reduce(add, [found[site] for site in sorted(found)])
 
     def begin(self, run: FieldRun) -> None:
         """Start ``run``; the sites are informed with its first sweep."""
@@ -555,8 +515,7 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         self._step += 1
         self._number += 1
         self.calls.new_round()
-        if made := sweep_receipts(self._task, self._roster.clock, self._step):
-            self._receipts.record(*made)
+        self._receipts.record(*self._plan.exchange(self._step))
         request = Sweep.of(received, options, self._run, self._step)
         check = partial(FieldAnswers.sums, options=options)
         self._last |= self._call(request, FieldSums, check)

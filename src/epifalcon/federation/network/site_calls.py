@@ -16,11 +16,16 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import Checked, Count
@@ -30,19 +35,25 @@ from epifalcon.federation.network.site_files import REPLAYED, open_journal
 from epifalcon.federation.network.site_session import LEDGER, RunRequest
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
+from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.events import Release
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import build, json_text
-from epifalcon.types import Probabilities
+from epifalcon.types import Plain, Probabilities
 
 R = TypeVar("R", bound=messages.Record)
+S = TypeVar("S")
 T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=RunRequest)
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"
 SCORES = "scores.csv"
 FAILURES = "failures.jsonl"
+PREPARATION = "preparation"
+_MESSAGE = "message.safetensors"
+_MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
+"""Upper bounds on a site's reported sizes; they prevent excessive memory use."""
 _MAX_TEXT = 300
 _BEFORE = frozenset({"hello", "count", "states", "prepare"})
 """Phases before the rounds; their failures are not stored."""
@@ -203,6 +214,20 @@ class SiteCalls:
         self._continue_after(self.failures[before:])
         return accepted
 
+    def total(
+        self,
+        requests: Mapping[str, messages.Record],
+        answer: type[R],
+        check: Callable[[str, R], S],
+    ) -> S:
+        """Send requests before the first round; return the sum of the answers.
+
+        Sites without an accepted answer are removed from the run.
+        """
+        found = self.call(0, requests, answer, check)
+        self.keep_only(found)
+        return reduce(add, [found[site] for site in sorted(found)])
+
     def refuse(self, failure: SiteFailure) -> None:
         """Exclude a site whose answer is inconsistent with those of other sites."""
         self._exclude(failure)
@@ -293,6 +318,55 @@ def _seconds(answer: messages.Packet) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
+@dataclass(frozen=True)
+class SiteRoster:
+    """Sites of a run with their numbers of people, and the city's clock and regions."""
+
+    people: Mapping[str, int]
+    """Number of people per site, by site name."""
+    first: Mapping[str, int]
+    """Index of each site's first person in the city; constant during a run."""
+    clock: Clock
+    regions: int
+
+
+class SharedData(messages.Record):
+    """Data sent to every site before the rounds, stored to resend it unchanged.
+
+    Falcon Field stores only the person indices.
+    """
+
+    first: Plain
+    """Index of each site's first person in the city; constant during a run."""
+    tally: dict[str, Tensor] = field(default_factory=dict)
+    """Sums over all sites, sent to every site."""
+    states: NDArray[np.float32] | None = None
+    """Region states, (1 + folds, regions, days, width); None without region model."""
+    centre: NDArray[np.float32] | None = None
+    factor: NDArray[np.float32] | None = None
+    forecast: Plain | None = None
+    """Accuracy of the region model's forecasts, as JSON values."""
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record to the run's folder atomically."""
+        meta = {"forecast": self.forecast}
+        header = messages.MessageHeader(folder.name, "", 0, PREPARATION)
+        message = messages.pack(replace(self, forecast=None).encode(header))
+        with store.new_directory(folder / PREPARATION) as scratch:
+            (scratch / _MESSAGE).write_bytes(message)
+            store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path, origin: store.Origin) -> "SharedData | None":
+        """Read a record saved with equal settings and seed; None if missing."""
+        path = folder / PREPARATION
+        if not path.exists():
+            return None
+        manifest = checkpoints.require_same(path, origin, exact=False)
+        stored = cls.decode(messages.unpack((path / _MESSAGE).read_bytes()))
+        return replace(stored, forecast=manifest["meta"]["forecast"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Checked):
     """Settings of a run that do not affect its results."""
@@ -323,6 +397,11 @@ class ServerRun(ABC, Generic[RequestT]):
         self.round_seconds: list[float] = []
         self._folder, self._request, self._options = folder, run_request, options
         self._ledger: Ledger | None = None
+        self.start()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Set the method's state before its first call."""
 
     @abstractmethod
     def execute(self, progress: Progress) -> None:
@@ -354,6 +433,29 @@ class ServerRun(ABC, Generic[RequestT]):
         finally:
             self._lock.release()
             self._lock = None
+
+    def invite(self, known: SharedData | None) -> SiteRoster:
+        """Invite all sites and assign person indices, or reuse those of ``known``."""
+        calls = self.calls
+        requests = dict.fromkeys(calls.present, self._request.hello)
+        facts = calls.call(0, requests, messages.SiteFacts, _check_facts)
+        # Use the city of most sites; ties go to the first site by name.
+        cities = [facts[site].city for site in sorted(facts)]
+        city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
+        for site in [site for site, fact in facts.items() if fact.city != city]:
+            odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
+            what = odd[0].removesuffix("_sha256")
+            why = f"its {what} differ from those of other sites"
+            calls.refuse(SiteFailure(site, 0, "hello", "refused", why))
+        first, total = {}, 0
+        for site in sorted(facts):
+            first[site] = total
+            total += facts[site].people
+        if known is not None:
+            first = {site: known.first[site] for site in first if site in known.first}
+        calls.keep_only(first)
+        people = {site: facts[site].people for site in first}
+        return SiteRoster(people, first, city["clock"], city["regions"])
 
     def open_ledger(
         self,
@@ -405,3 +507,12 @@ class ServerRun(ABC, Generic[RequestT]):
             return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
         except (OSError, ValueError, KeyError):
             return False
+
+
+def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
+    people, regions = answer.people, answer.regions
+    if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
+        raise DataError(f"people={people} or regions={regions} is out of range")
+    if answer.clock.slots > _MOST_SLOTS:
+        raise DataError(f"{answer.clock.slots} slots, expected at most {_MOST_SLOTS}")
+    return answer

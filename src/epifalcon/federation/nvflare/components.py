@@ -1,11 +1,12 @@
 """Programs and components that depend on NVFlare's internals.
 
-``python -m epifalcon.federation.nvflare.components serve KIT`` is the long-running
-process of a server or a site: NVFlare's own program in the foreground, without the
-kit scripts that restart it indefinitely. ``... job PARENT MODULE ARGUMENTS`` is the
-process of one job, which ends when the process ``PARENT`` ends. It polls its parent
-because a job process has its own session, which signals to the parent do not reach, and
-Linux's parent-death signal refers to the starting thread, which NVFlare ends early.
+``python -m epifalcon.federation.nvflare.components serve KIT [PARENT]`` is the
+long-running process of a server or a site: NVFlare's own program in the foreground,
+without the kit scripts that restart it indefinitely. ``job PARENT MODULE ARGUMENTS``
+instead of ``serve`` is the process of one job. Both end when the process ``PARENT``
+ends. They poll it because they have their own sessions, which signals to the parent do
+not reach, and Linux's parent-death signal refers to the starting thread, which NVFlare
+ends early.
 
 NVFlare instantiates the classes from a kit's settings (``provisioning``) in the
 long-running processes. Each use has a test in ``tests/federation/nvflare``.
@@ -42,7 +43,7 @@ from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
 from epifalcon.federation.nvflare.jobs import COMPLETED, JOB, read_reason
-from epifalcon.federation.nvflare.provisioning import HERE, PARENT, open_kit
+from epifalcon.federation.nvflare.provisioning import HERE, open_kit
 
 _JOB_PROGRAMS = (
     "nvflare.private.fed.app.server.runner_process",
@@ -215,11 +216,11 @@ def run_job(parent: int, program: str, arguments: list[str]) -> None:
     raise SystemExit(code)
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, parent: int | None) -> None:
     """Run NVFlare's server or site program for the kit in ``folder``."""
     kit = open_kit(folder, "server", "site")
-    if parent := os.environ.pop(PARENT, ""):
-        end_with(int(parent))
+    if parent is not None:
+        end_with(parent)
     # Until NVFlare has started (see CleanStop), both signals end the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     role, program, options = "server", "server_train", []
@@ -237,4 +238,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "job":
         run_job(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
     else:
-        serve(Path(sys.argv[2]))
+        serve(Path(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else None)

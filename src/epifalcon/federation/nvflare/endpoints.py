@@ -6,7 +6,6 @@ where they occur: NVFlare and the other side receive only the type of an error.
 """
 
 import logging
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from epifalcon.errors import DataError, EpifalconError, SettingsError, StoppedError
+from epifalcon.checks import present
+from epifalcon.errors import EpifalconError, SettingsError, StoppedError
 from epifalcon.federation.nvflare import jobs
 from epifalcon.settings import build
 from epifalcon.types import Plain
@@ -100,11 +100,9 @@ class ServerEndpoint(FLComponent):
 class SiteEndpoint:
     """Site endpoint of a job: answers the calls of one run."""
 
-    def __init__(self, method: str) -> None:
-        self._method = method
-        self._unready = "the site endpoint is not open"
-        self._lock = threading.Lock()
-        self._name, self._folder = "", Path()
+    def __init__(self, method: str, run: str) -> None:
+        self._method, self._run = method, run
+        self._unready = ""
         self._session: SiteSession[Any] | None = None
 
     @collab.init
@@ -113,7 +111,6 @@ class SiteEndpoint:
         try:
             folder = Path(collab.workspace.get_root_dir())
             self.prepare(collab.site_name, folder)
-            self._unready = ""
         except Exception as error:
             self._unready = type(error).__name__
             _log.error("the site could not be prepared: %s", place_of(error))
@@ -130,23 +127,16 @@ class SiteEndpoint:
             return type(error).__name__
 
     def prepare(self, name: str, folder: Path) -> None:
-        """Set the site's name and kit folder; data are loaded at ``hello``."""
+        """Create the session of site ``name``; data are loaded at ``hello``."""
         # Imports take seconds: do them in parallel at all sites before the first call.
-        jobs.site_run(self._method)
-        self._name, self._folder = name, folder
-
-    def respond(self, call: bytes) -> bytes:
-        """Return the answer to a call; the first call sets the run's name."""
-        from epifalcon.federation.messages import header_of
         from epifalcon.federation.network.site_files import SiteFiles
 
-        if not self._name:
-            raise DataError("the site endpoint is not open")
-        with self._lock:
-            if self._session is None:
-                kind, run = jobs.site_run(self._method), header_of(call).run
-                self._session = kind(SiteFiles(self._folder), run, self._name)
-        return self._session.answer(call)
+        kind = jobs.site_run(self._method)
+        self._session = kind(SiteFiles(folder), self._run, name)
+
+    def respond(self, call: bytes) -> bytes:
+        """Return the answer to a call."""
+        return present(self._session, "the site endpoint is not open").answer(call)
 
 
 class CollabTransport:

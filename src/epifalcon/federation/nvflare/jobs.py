@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import os
-import re
 import socket
 import tempfile
 import time
@@ -35,6 +34,7 @@ from epifalcon.federation.nvflare.provisioning import (
     SITE,
     Kit,
     open_kit,
+    require_name,
     require_nvflare,
 )
 from epifalcon.settings import as_plain
@@ -58,7 +58,6 @@ _METHODS = {
     "falcon": ("falcon.server_run:SitesRun", "falcon.site_run:SiteRun"),
     "falcon-field": ("field.site_runs:FieldSitesRun", "field.site_runs:FieldSiteRun"),
 }
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _READY_SECONDS = 60.0
 _MOST_CALLS = 1000
 """Maximum number of threads, which are created on demand, one per called site."""
@@ -87,19 +86,15 @@ def _load(method: str, end: int) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedJob:
-    """Classes and arguments of server and sites, and the minimum number of sites."""
+    """Arguments of the server's endpoint, and the minimum number of sites."""
 
     name: str
+    """Name of the run."""
     args: Plain
-    """Arguments of the server's class, ``coordinator``."""
-    site_args: Plain
     minimum_sites: int = 1
-    coordinator: str = COORDINATOR
-    site: str = SITE
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise SettingsError(f"name={self.name!r} must be letters, digits, - and _")
+        require_name("name", self.name)
         checks.whole(1, minimum_sites=self.minimum_sites)
 
 
@@ -119,8 +114,7 @@ def job_of(
         "options": as_plain(options),
         "resume": resume,
     }
-    site_args, least = {"method": run_request.method}, minimum_sites
-    return FederatedJob(name=run, args=args, site_args=site_args, minimum_sites=least)
+    return FederatedJob(name=run, args=args, minimum_sites=minimum_sites)
 
 
 def write_job(job: FederatedJob, folder: Path) -> Path:
@@ -135,6 +129,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
         "max_call_threads": _MOST_CALLS,
     }
     executor = _component("executor", EXECUTOR, {"client_obj_id": "site"})
+    site = {"method": job.args["method"], "run": job.name}
     contents: dict[Path, Plain] = {
         place / "meta.json": {
             "name": job.name,
@@ -148,7 +143,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
             # poll costs 10 ms of CPU time.
             "server": {"task_request_interval": 0.5},
             "workflows": [_component("controller", CONTROLLER, controller)],
-            "components": [_component("coordinator", job.coordinator, job.args)],
+            "components": [_component("coordinator", COORDINATOR, job.args)],
             # Delay from the report that a site no longer runs the job to its removal.
             "dead_client_grace_period": 1.0,
             "dead_client_check_lead_time": 1.0,
@@ -157,7 +152,7 @@ def write_job(job: FederatedJob, folder: Path) -> Path:
         config / "config_fed_client.json": {
             "format_version": 2,
             "executors": [{"tasks": ["*"], "executor": executor}],
-            "components": [_component("site", job.site, job.site_args)],
+            "components": [_component("site", SITE, site)],
             **no_filters,
         },
     }

@@ -13,7 +13,6 @@ from pathlib import Path
 from epifalcon.errors import EpifalconError
 from epifalcon.federation.nvflare.provisioning import (
     HERE,
-    PARENT,
     STATE,
     Kit,
     open_kit,
@@ -34,12 +33,10 @@ class ChildProcess:
     def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
         self.kit = open_kit(folder, "server", "site")
         self.log = self.kit.folder / "console.txt"
-        environment = {**_environment(self.kit), **(extra or {})}
-        environment[PARENT] = str(os.getpid())
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                _command(self.kit),
-                env=environment,
+                [*_command(self.kit), str(os.getpid())],
+                env={**_environment(self.kit), **(extra or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

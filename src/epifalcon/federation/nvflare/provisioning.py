@@ -22,13 +22,11 @@ from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
 HERE = "epifalcon.federation.nvflare"
-PARENT = "EPIFALCON_PARENT"
-"""Environment variable: id of the parent process; this process ends with it."""
 COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteEndpoint"
 CONTROLLER = f"{HERE}.components.Controller"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
-"""Classes that every job may name."""
+"""The only classes that a job may name."""
 STATE = "state"
 """Folder of a kit for its job store, snapshots and temporary files."""
 _KIT_SETTINGS = Path(__file__).with_name("kit.toml")
@@ -39,11 +37,6 @@ _RESERVED = frozenset({"server", "admin", "authority", "all"})
 
 
 Kind = Literal["server", "site", "admin"]
-_STARTUP: Mapping[str, Kind] = {
-    "fed_server.json": "server",
-    "fed_client.json": "site",
-    "fed_admin.json": "admin",
-}
 _ABOUT = "epifalcon.json"
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
@@ -72,11 +65,11 @@ class Deployment:
     silence_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        _matches(_NAME, "letters, digits, - and _", project=self.project)
+        require_name("project", self.project)
         _matches(_HOST, "a host name", host=self.host)
         _matches(_ADMIN, "an e-mail address", admin=self.admin)
         for index, site in enumerate(self.sites):
-            _matches(_NAME, "letters, digits, - and _", **{f"sites[{index}]": site})
+            require_name(f"sites[{index}]", site)
             if site.lower() in _RESERVED:
                 raise SettingsError(f"sites[{index}]={site!r} is a reserved name")
         # One folder per site, also on case-insensitive file systems.
@@ -101,6 +94,11 @@ def read_deployment(path: Path) -> Deployment:
     return build(Deployment, read_toml(path), str(path))
 
 
+def require_name(setting: str, name: str) -> None:
+    """Raise ``SettingsError`` if ``name`` cannot be the name of a folder."""
+    _matches(_NAME, "letters, digits, - and _", **{setting: name})
+
+
 def _matches(pattern: re.Pattern[str], expected: str, **values: str) -> None:
     for name, value in values.items():
         if not isinstance(value, str) or not pattern.fullmatch(value):
@@ -112,24 +110,25 @@ class Kit:
     """A start-up kit on this machine."""
 
     folder: Path
-    kind: Kind
     name: str
     deployment: Deployment
 
+    @property
+    def kind(self) -> Kind:
+        """Kind of the kit; the names of server and administrator are reserved."""
+        if self.name == "server":
+            return "server"
+        return "admin" if self.name == "admin" else "site"
+
 
 def provision(
-    deployment: Deployment,
-    out: Path,
-    *,
-    classes: tuple[str, ...] = (),
-    authority: Path | None = None,
+    deployment: Deployment, out: Path, *, authority: Path | None = None
 ) -> dict[str, Path]:
     """Write the kits of a deployment to ``out``; return their folders by name.
 
     ``out`` is written atomically: ``server``, one folder per site, ``admin``, and
     ``authority`` with the root's private key, which no machine of the federation
-    needs. ``classes`` are dotted paths that a job may name in addition to
-    ``PLUMBING``. Keys are readable only by their owner.
+    needs. Keys are readable only by their owner.
 
     With ``authority``, the folder of that name in an earlier ``out``, the sites join
     that federation and only their kits are written.
@@ -142,7 +141,7 @@ def provision(
         made = _certificates(deployment, work, authority)
         for source, target in names.items():
             shutil.move(made / source, scratch / target)
-            _finish(scratch / target, target, deployment, classes)
+            _finish(scratch / target, target, deployment)
         if authority is None:
             # NVFlare's state holds all private keys; only the root's is needed.
             state = work / deployment.project / "state" / "cert.json"
@@ -168,21 +167,20 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
     folder = Path(os.path.realpath(folder))
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    start = folder / "startup"
-    matching = [kind for name, kind in _STARTUP.items() if (start / name).is_file()]
-    if len(matching) != 1 or not (folder / _ABOUT).is_file():
+    if not (folder / _ABOUT).is_file():
         raise DataError(f"{folder}: not a start-up kit of epifalcon")
-    if kinds and matching[0] not in kinds:
-        expected = " or ".join(kinds)
-        raise DataError(
-            f"{folder}: is the kit of {matching[0]}, expected that of {expected}"
-        )
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         deployment = build(Deployment, about["deployment"])
-        return Kit(folder, matching[0], str(about["name"]), deployment)
+        kit = Kit(folder, str(about["name"]), deployment)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
+    if kinds and kit.kind not in kinds:
+        expected = " or ".join(kinds)
+        raise DataError(
+            f"{folder}: is the kit of {kit.kind}, expected that of {expected}"
+        )
+    return kit
 
 
 def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
@@ -234,19 +232,17 @@ def _root(authority: Path | None) -> dict[str, Any]:
     return {"serialized_root_cert": held, "root_private_key": key}
 
 
-def _finish(
-    kit: Path, name: str, deployment: Deployment, classes: tuple[str, ...]
-) -> None:
+def _finish(kit: Path, name: str, deployment: Deployment) -> None:
     """Replace NVFlare's settings in a kit by those of ``kit.toml``."""
+    kind = Kit(kit, name, deployment).kind
     for pattern in _UNUSED:
         for path in kit.rglob(pattern):
             path.unlink()
     (kit / STATE).mkdir()
     _write(kit / _ABOUT, {"name": name, "deployment": as_plain(deployment)})
-    kind = name if name in ("admin", "server") else "site"
     local = kit_settings(kind)
     if kind != "admin":
-        local["resources"]["class_allow_list"] = [*PLUMBING, *classes]
+        local["resources"]["class_allow_list"] = list(PLUMBING)
         local |= kit_settings("all")
     if kind == "server":
         (server,) = local["resources"]["servers"]
