@@ -81,7 +81,7 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
         town.inputs(tmp_path / "flipped", **changes), ~truth, Untouchable()
     )
     one, other = (run_method(run, method, OPTIONS) for run in (inputs, flipped))
-    np.testing.assert_array_equal(one.probability, other.probability)
+    np.testing.assert_array_equal(one.scores.risk, other.scores.risk)
     stored = stored_by(inputs.method_folder(method))
     assert stored == stored_by(flipped.method_folder(method))
     assert "prediction/probability.npy" in stored
@@ -96,10 +96,12 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
     assert changed.changes <= 1  # mkdir of what is there
     assert stored_by(inputs.method_folder(method)) == stored
     assert json_text(one.as_plain()) == json_text(again.as_plain())
-    for name in ("probability", "masked", "masked_risk"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(again, name))
-    if one.masked is not None:
-        assert inputs.known.tested[one.masked].all()
+    for name in ("risk", "masked", "masked_risk"):
+        np.testing.assert_array_equal(
+            getattr(one.scores, name), getattr(again.scores, name)
+        )
+    if one.scores.masked is not None:
+        assert inputs.known.tested[one.scores.masked].all()
 
 
 def test_the_setting_that_leaks_reads_the_outbreak(tmp_path):
@@ -129,7 +131,7 @@ def test_a_full_disk_is_reported_and_can_be_resumed_from(tmp_path, method):
             run_method(inputs, method, OPTIONS)
     whole = run_method(town.inputs(tmp_path / "whole"), method, OPTIONS)
     again = run_method(inputs, method, OPTIONS)
-    np.testing.assert_array_equal(again.probability, whole.probability)
+    np.testing.assert_array_equal(again.scores.risk, whole.scores.risk)
 
 
 def test_a_stopped_training_is_resumed(tmp_path):
@@ -145,7 +147,7 @@ def test_a_stopped_training_is_resumed(tmp_path):
         run_method(inputs, "gcn", replace(OPTIONS, progress=stop))
     assert (inputs.method_folder("gcn") / "training").is_dir()
     found = run_method(inputs, "gcn", OPTIONS)
-    np.testing.assert_array_equal(found.probability, expected.probability)
+    np.testing.assert_array_equal(found.scores.risk, expected.scores.risk)
     assert found.diagnostics["best_step"] <= 4
     assert [one.name for one in inputs.method_folder("gcn").iterdir()] == ["prediction"]
 

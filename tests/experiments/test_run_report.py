@@ -13,6 +13,7 @@ from epifalcon.experiments.run_folder import create_run_folder, finished, open_r
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.run_report import write_results
 from epifalcon.federation.early_stopping import ValidationCheck
+from epifalcon.methods.base import Scores
 from epifalcon.privacy.events import UNITS
 from epifalcon.settings import json_text
 from tests.browser import chromium, open_page
@@ -56,14 +57,8 @@ def risk_of(seed):
 def outcome_of(method, inputs=None, **diagnostics):
     risk = risk_of(len(method))
     masked = np.flatnonzero(town.known().tested)[:12].astype(np.int32)
-    one = Outcome(
-        method=method,
-        probability=risk,
-        seconds=12.34,
-        masked=masked,
-        masked_risk=risk[masked],
-        diagnostics=diagnostics,
-    )
+    scores = Scores(risk, masked, risk[masked], seconds=12.34, diagnostics=diagnostics)
+    one = Outcome(method, scores)
     if inputs is None:
         return one
     return replace(one, evaluation=Evaluation.of(inputs, one))

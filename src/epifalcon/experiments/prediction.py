@@ -114,9 +114,8 @@ class NewPeople:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Risks by one method, and the privacy spent by the run so far."""
+    """Risks of new people, and the privacy spent by the run so far."""
 
-    method: str
     risks: Risks
     spent: dict[str, Any] | None
     """``privacy_spent`` after the scoring; None if nothing was released."""
@@ -153,7 +152,7 @@ def score(
     }
     engine.restore(replace(fresh, tensors=tensors))
     risks = Risks(engine.scores(fresh=True), new_people.known.status, traces.names)
-    return Scored(run.method, risks, spent)
+    return Scored(risks, spent)
 
 
 def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
@@ -177,7 +176,7 @@ def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
         now=now_recalibrated,
         now_tested=np.where(tests.tested, now.tested, now_recalibrated),
     )
-    return Scored(run.method, risks, None)
+    return Scored(risks, None)
 
 
 def _require_days(clock: Clock, of_run: Clock) -> None:

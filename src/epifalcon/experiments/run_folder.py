@@ -124,7 +124,7 @@ def create_run_folder(
 def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
     """Raise ``SettingsError`` unless ``folder`` was created with these settings."""
     # Older settings may have older names of keys.
-    current = as_plain(Experiment.of(stored))
+    current = as_plain(Experiment.load(stored))
     difference = first_difference(current, as_plain(experiment))
     if difference is not None:
         key, before, now = difference

@@ -143,18 +143,16 @@ def choose_settings(
     is_imported = city is not None and "outbreak" not in stored
     is_own_data = is_imported or tests is not None
     method = OWN_DATA_METHOD if is_own_data else DEFAULT_METHOD
+    source: str | Plain = stored
     if preset is not None or city is None:
         source = preset or DEFAULT_PRESET
-        return Experiment.load(
-            source, overrides, options, default_method=method, mode=mode
-        )
-    if is_imported:
+    elif is_imported:
         # The initially infected share in the paper: 300 of 15,279.
-        stored = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
+        source = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
     elif is_own_data:
         # The method that simulated the city was not chosen for these tests.
-        stored = {key: value for key, value in stored.items() if key != "method"}
-    return Experiment.of(stored, overrides, options, default_method=method, mode=mode)
+        source = {key: value for key, value in stored.items() if key != "method"}
+    return Experiment.load(source, overrides, options, default_method=method, mode=mode)
 
 
 def choose(

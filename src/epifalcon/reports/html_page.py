@@ -23,12 +23,10 @@ from epifalcon.reports.tables import Table
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with caption and alternative text."""
+    """A PNG file with its caption, which is also its alternative text."""
 
     path: Path
     caption: str
-    alt: str = ""
-    """Default: the caption."""
     wide: bool = False
     """True for several panels: full width, scrolls on a phone."""
 

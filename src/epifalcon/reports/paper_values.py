@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from epifalcon.checks import unit_interval
-
 
 @dataclass(frozen=True)
 class Row:
@@ -26,9 +24,6 @@ class Row:
     bep: float | None = None
     norm: float | None = None
     """Error of the attack by gradient norm among one true and nine pseudo places."""
-
-    def __post_init__(self) -> None:
-        unit_interval(**self.values)
 
     @property
     def values(self) -> dict[str, float]:
