@@ -138,15 +138,12 @@ def test_files_for_people_are_written_once(base, compare, tmp_path):
     out = tmp_path / "out"
     said = compare(*BASE[:-1])
     assert said.code == base.code == 0
-    for words in ("Fine | <b>own</b>", "HGNN", "Broken (failed)", "mean of 2 seeds",
-                  f"Report: {out / 'report.html'}"):  # fmt: skip
+    for words in ("Fine | <b>own</b>", "Broken (failed)"):
         assert words in said.out
     page = (out / "report.html").read_text()
     assert "<b>own</b>" not in page
     assert page.count("data:image/png") == 3
-    text = (out / "table.md").read_text()
-    assert "Fine \\| <b>own</b>" in text
-    assert "$ epifalcon compare --preset hamlet --methods fine,hgnn,broken" in text
+    assert "Fine \\| <b>own</b>" in (out / "table.md").read_text()
     assert strict((out / "table.json").read_text())["rows"] == strict(base.out)["rows"]
     before = (out / "report.html").stat().st_mtime_ns
     assert compare(*BASE[:-1], "--quiet").out == ""
@@ -157,7 +154,6 @@ def test_files_for_people_are_written_once(base, compare, tmp_path):
     ("words", "code", "result"),
     [
         (("--methods", "hgn"), 2, "unknown method 'hgn': did you mean 'hgnn'?"),
-        (("--methods", " , "), 2, "--methods names no method"),
         (("--seeds", "0"), 2, "seeds=0 must be a whole number of 1 or more"),
         (("--first-seed", "-1"), 2, "first_seed=-1"),
         (("--jobs", "0"), 2, "jobs=0"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from epifalcon.locks import lock_folder
 from tests.cli.runs import content, flip, names, strict, timeless
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -69,6 +70,13 @@ def test_an_unfinished_run_is_not_replaced_by_mistake(run_town, cut, tmp_path):
     assert content(tmp_path) == before
     assert run_town("--overwrite", "--seed", 8, "--json").json["seed"] == 8
     assert names(tmp_path) == ["run"]
+
+
+def test_one_process_at_a_time_whether_it_begins_or_goes_on(run_town, cut, tmp_path):
+    cut()
+    with lock_folder(tmp_path / "run"):
+        for words in ((), ("--resume",)):
+            run_town(*words).require_error(6, "another process is working on this run")
 
 
 @pytest.mark.parametrize(

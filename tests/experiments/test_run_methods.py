@@ -26,7 +26,7 @@ from epifalcon.federation.settings import PrivacySettings
 from epifalcon.methods.hbp import share_infected, with_infected_share
 from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.settings import json_text
-from tests.cli.runs import content, flip
+from tests.cli.runs import content
 from tests.faults import disk, full_from
 from tests.studies import town
 
@@ -164,11 +164,7 @@ def test_what_a_kill_left_is_removed(tmp_path):
 def test_a_damaged_record_is_noticed(tmp_path):
     inputs = town.inputs(tmp_path)
     place = inputs.method_folder("soft-dct") / "prediction"
-    run_method(inputs, "soft-dct", OPTIONS)
-    flip(place / "probability.npy")
-    with pytest.raises(CorruptFileError, match="probability"):
-        run_method(inputs, "soft-dct", OPTIONS)
-    with store.new_directory(place, overwrite=True) as scratch:
+    with store.new_directory(place) as scratch:
         arrays = {"risk": np.zeros(3)}
         store.write(scratch, "prediction", arrays, meta={}, origin=inputs.origin)
     with pytest.raises(CorruptFileError, match="lacks 'probability'"):
@@ -265,11 +261,8 @@ def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
     assert MethodFailure.load(inputs.method_folder("hbp")) is None
 
 
-def test_a_log_is_written_on_request(tmp_path, monkeypatch):
+def test_a_log_is_written_on_request(tmp_path):
     inputs = town.inputs(tmp_path)
     for _ in range(2):
         run_method(inputs, "hgnn", replace(OPTIONS, log=True))
         assert len(list(inputs.method_folder("hgnn").glob("log/events*"))) == 1
-    monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
-    with pytest.raises(SettingsError, match=r"pip install 'epifalcon\[tensorboard\]'"):
-        run_method(inputs, "hgnn", replace(OPTIONS, log=True))
