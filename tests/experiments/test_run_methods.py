@@ -27,7 +27,7 @@ from epifalcon.methods.hbp import share_infected, with_infected_share
 from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.settings import json_text
 from tests.cli.runs import content
-from tests.faults import disk, full_from
+from tests.faults import disk
 from tests.studies import town
 
 OPTIONS = TrainingOptions(checkpoint_seconds=0)
@@ -120,18 +120,6 @@ def test_scores_of_another_run_are_refused(tmp_path, method):
     other = replace(town.inputs(tmp_path), seed=9)
     with pytest.raises(DataError, match="other data, settings or seed"):
         run_method(other, method, OPTIONS)
-
-
-@KINDS
-def test_a_full_disk_is_reported_and_can_be_resumed_from(tmp_path, method):
-    inputs = town.inputs(tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    for number in (1, 3, 5):
-        with pytest.raises(WriteError), disk(tmp_path, full_from(number)):
-            run_method(inputs, method, OPTIONS)
-    whole = run_method(town.inputs(tmp_path / "whole"), method, OPTIONS)
-    again = run_method(inputs, method, OPTIONS)
-    np.testing.assert_array_equal(again.scores.risk, whole.scores.risk)
 
 
 def test_a_stopped_training_is_resumed(tmp_path):

@@ -79,7 +79,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.beside):
-            entry(method)
+            if entry(method).settings_tables:
+                self.settings_of(method)
         for method, values in self.rivals.items():
             if tables := entry(method).settings_tables:
                 named = ", ".join(f"[{name}]" for name in tables)
@@ -89,9 +90,6 @@ class Experiment:
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
             settings_of(method, values)
-        for method in (self.method, *self.beside):
-            if entry(method).settings_tables:
-                self.settings_of(method)
         if len({self.method, *self.beside}) <= len(self.beside):
             raise SettingsError(
                 f"beside={list(self.beside)} must name each method once, and not "

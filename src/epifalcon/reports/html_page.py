@@ -106,14 +106,6 @@ class Page:
         return template.render(page=self, sections=shown)
 
 
-def table_sections(tables: Sequence[Table]) -> list[Section]:
-    """Return one section per table, its caption as title."""
-    return [
-        Section(table.caption, [Table("", table.columns, table.rows)])
-        for table in tables
-    ]
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
