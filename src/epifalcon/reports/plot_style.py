@@ -93,10 +93,13 @@ def plain_ticks(axis: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 
 
-def handles_by_label(axes: Axes) -> dict[str, Any]:
-    """Return the legend handles of an axes by label."""
-    handles, labels = axes.get_legend_handles_labels()
-    return dict(zip(labels, handles, strict=True))
+def handles_by_label(figure: Figure) -> dict[str, Any]:
+    """Return the legend handles of all axes by label."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    return found
 
 
 def legend_below(
