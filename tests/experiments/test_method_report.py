@@ -35,15 +35,6 @@ def fit(method, traces=None, context=None):
     )
 
 
-def test_untested_people_come_first_and_have_names():
-    model = fit(Ramp(), named())
-    known, table = town.known(), model.risk_table()
-    untested = np.flatnonzero(~known.tested)[::-1]
-    assert table["person"][: len(untested)].to_list() == [f"<p{n}>" for n in untested]
-    assert table["known"].is_null().sum() == len(untested)
-    assert "risk_now" not in table.columns
-
-
 def test_the_page_of_any_method(tmp_path):
     model, path = fit(Ramp(seed=2), named()), tmp_path / "new" / "page.html"
     model.report(path)

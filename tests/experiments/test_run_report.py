@@ -215,6 +215,7 @@ def test_a_finished_run_is_only_read(ended):
 def test_hidden_people_of_one_kind_do_not_stop_the_report(ended, infected):
     inputs = with_hidden(ended, np.full(48, infected))
     kept = write_results(inputs, [outcome_of("hbp", inputs)])
+    assert "nothing to rank" in (ended.folder / "report.html").read_text()
     assert kept.values["metrics"]["auc"] is None
     assert kept.values["prevalence"] == infected
 
