@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from epifalcon.checks import unit_interval
+
 
 @dataclass(frozen=True)
 class Row:
@@ -24,6 +26,9 @@ class Row:
     bep: float | None = None
     norm: float | None = None
     """Error of the attack by gradient norm among one true and nine pseudo places."""
+
+    def __post_init__(self) -> None:
+        unit_interval(**self.values)
 
     @property
     def values(self) -> dict[str, float]:
