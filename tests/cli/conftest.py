@@ -75,6 +75,8 @@ def no_pictures(monkeypatch, cities_drawn):
 
     Figures are made but not drawn; the largest, that of mobility, once for a city.
     """
+    from matplotlib.figure import Figure
+
     from epifalcon.experiments import run_plots
     from epifalcon.reports import plot_style
 
@@ -83,7 +85,7 @@ def no_pictures(monkeypatch, cities_drawn):
     def once(statistics, title):
         name = str(statistics.statistics)
         if name in cities_drawn:
-            return None
+            return Figure()
         cities_drawn.add(name)
         return make(statistics, title)
 

@@ -97,22 +97,3 @@ def test_only_folders_of_epifalcon_are_overwritten_and_only_on_request(
     assert names(tmp_path) == ["c", "file", "mine"]
     assert epifalcon("city", *words, "--seed", 9, *tiny).code == 0
     assert content(tmp_path) != before
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_what_is_reported_is_kept_beside_the_truth(epifalcon, quick, tmp_path):
-    words = ("--set", "reporting.trace_share=0.5", "--set", "reporting.last_days=3")
-    quick = (*quick, "--method", "soft-dct-ratio")
-    said = epifalcon("run", "--out", tmp_path / "r", "--json", *quick, *words)
-    assert said.json["share_reported"] == pytest.approx(0.5, abs=0.02)
-    truth = np.load(tmp_path / "r" / "city" / "by_slot.npy")
-    reported = np.load(tmp_path / "r" / "reported" / "by_slot.npy")
-    assert reported.shape == (36, 120)
-    seen = reported != -1
-    assert (reported[seen] == truth[-36:][seen]).all()
-    plain = epifalcon("run", "--out", tmp_path / "p", "--json", *quick)
-    shares = [one.json["outbreak"]["infected_share"] for one in (plain, said)]
-    assert shares[0] == shares[1]
-    assert not (tmp_path / "p" / "reported").exists()
-    said = epifalcon("outbreak", "--set", "reporting.last_days=30", *quick[:8])
-    said.require_error(2, "last_days=30")

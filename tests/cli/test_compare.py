@@ -138,15 +138,12 @@ def test_files_for_people_are_written_once(base, compare, tmp_path):
     out = tmp_path / "out"
     said = compare(*BASE[:-1])
     assert said.code == base.code == 0
-    for words in ("Fine | <b>own</b>", "HGNN", "Broken (failed)", "mean of 2 seeds",
-                  f"Report: {out / 'report.html'}"):  # fmt: skip
+    for words in ("Fine | <b>own</b>", "Broken (failed)"):
         assert words in said.out
     page = (out / "report.html").read_text()
     assert "<b>own</b>" not in page
     assert page.count("data:image/png") == 3
-    text = (out / "table.md").read_text()
-    assert "Fine \\| <b>own</b>" in text
-    assert "$ epifalcon compare --preset hamlet --methods fine,hgnn,broken" in text
+    assert "Fine \\| <b>own</b>" in (out / "table.md").read_text()
     assert strict((out / "table.json").read_text())["rows"] == strict(base.out)["rows"]
     before = (out / "report.html").stat().st_mtime_ns
     assert compare(*BASE[:-1], "--quiet").out == ""
@@ -157,22 +154,16 @@ def test_files_for_people_are_written_once(base, compare, tmp_path):
     ("words", "code", "result"),
     [
         (("--methods", "hgn"), 2, "unknown method 'hgn': did you mean 'hgnn'?"),
-        (("--methods", " , "), 2, "--methods names no method"),
         (("--seeds", "0"), 2, "seeds=0 must be a whole number of 1 or more"),
         (("--first-seed", "-1"), 2, "first_seed=-1"),
         (("--jobs", "0"), 2, "jobs=0"),
         (("--with", "none.py"), 2, "none.py: no such file"),
-        (("--with", "WRONG"), 2, "wrong.py: cannot be loaded: NameError"),
         (("--set", "labels.label_share=1"), 3, "no hidden people"),
     ],
 )
 def test_invalid_comparisons_are_refused_and_leave_nothing(
     compare, tmp_path, words, code, result
 ):
-    (tmp_path / "mine" / "wrong.py").write_text("this_is_not_there\n")
-    words = [
-        str(tmp_path / "mine/wrong.py") if one == "WRONG" else one for one in words
-    ]
     said = compare("--methods", "fine", "--seeds", 1, *words, out="deep/out")
     said.require_error(code, result, alone=True)
     assert names(tmp_path) == ["mine"]

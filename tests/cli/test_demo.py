@@ -24,12 +24,6 @@ def small_town(monkeypatch):
     monkeypatch.setattr(demonstration, "demo_experiment", lambda: small)
 
 
-def test_falcon_runs_as_published():
-    privacy = SETTINGS.privacy
-    assert (SETTINGS.method, privacy.mode) == ("falcon", "paper")
-    assert (privacy.upload_sigma, privacy.gradient_sigma) == (0.1, 0.1)
-
-
 def test_a_table_with_explanations_and_a_report(epifalcon, tmp_path):
     out = tmp_path / "demo"
     said = epifalcon("demo", "--out", out)

@@ -48,10 +48,3 @@ def test_help_fits_a_terminal_and_explains_every_option(name):
     assert max(map(len, lines)) <= TERMINAL
     unexplained = [one.name for one in command.params if not one.help]
     assert unexplained == []
-
-
-@each_command
-def test_every_command_takes_verbose(name):
-    assert {"--verbose", "-v"} <= {
-        flag for one in COMMANDS[name].params for flag in one.opts
-    }

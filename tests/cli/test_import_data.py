@@ -74,9 +74,6 @@ def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, f
     [
         (("--kind", "pongs"), 2, "did you mean 'pings'"),
         (("--regions", "polygons"), 2, "needs polygons=FILE"),
-        (("--set", "cel_km=2"), 2, "did you mean 'cell_km'"),
-        (("--columns", "persn=x"), 2, "did you mean 'person'"),
-        (("--days", "0"), 2, "days=0"),
         (("--columns", "time=tss"), 3, "nearest: 'ts'"),
         (("--strict",), 3, "row 5, column 'lat'"),
         (("--visits", "nowhere.csv"), 3, "no such file"),

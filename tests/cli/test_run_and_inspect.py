@@ -17,22 +17,6 @@ def made(tmp_path_factory):
     return out
 
 
-@pytest.fixture
-def run_folder(made, tmp_path):
-    shutil.copytree(made, tmp_path / "run")
-    return tmp_path / "run"
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_run_can_be_made_again_from_its_own_settings(epifalcon, made, tmp_path):
-    again = tmp_path / "again"
-    words = ("--preset", made / "settings.toml", "--seed", 3, "--out", again)
-    assert epifalcon("run", *words).code == 0
-    for name in ("city/by_slot.npy", "outbreak/infection_slot.npy", "known/person.npy",
-                 "methods/falcon/prediction/probability.npy"):  # fmt: skip
-        assert (again / name).read_bytes() == (made / name).read_bytes()
-
-
 def test_inspect_measures_and_draws_a_city(epifalcon, made, tiny, tmp_path):
     said = epifalcon("inspect", made, "--out", tmp_path / "p", "--json")
     figures = said.json
@@ -47,19 +31,10 @@ def test_inspect_measures_and_draws_a_city(epifalcon, made, tiny, tmp_path):
     assert found["people"] == 120
 
 
-@pytest.mark.parametrize(
-    ("place", "harm", "code"),
-    [
-        ("city/by_slot.npy", flip, 5),
-        ("report.html", flip, 5),
-        ("manifest.json", lambda path: path.unlink(), 3),
-    ],
-)
-def test_what_was_changed_is_noticed(epifalcon, run_folder, place, harm, code):
-    harm(run_folder / place)
-    said = epifalcon("inspect", run_folder)
-    assert said.code == code
-    assert code == 3 or place in said.err
+def test_what_was_changed_is_noticed(epifalcon, made, tmp_path):
+    shutil.copytree(made, tmp_path / "run")
+    flip(tmp_path / "run" / "report.html")
+    epifalcon("inspect", tmp_path / "run").require_error(5, "report.html")
 
 
 def test_presets_are_listed_and_shown(epifalcon, tmp_path):

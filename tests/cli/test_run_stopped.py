@@ -93,36 +93,6 @@ def test_a_stopped_run_is_gone_on_with(run, tmp_path, number, code, message):
     again.wait()
 
 
-def test_an_interrupt_before_a_run_has_begun_leaves_nothing(run, tmp_path):
-    running = run("new/run", "--set", "city.people=400000")
-    running.wait_for(lambda: (tmp_path / "new" / ".run.lock").exists())
-    running.stop(signal.SIGINT)
-    assert running.wait() == 130
-    assert running.said == "epifalcon: interrupted; nothing was written\n"
-    assert names(tmp_path) == ["log"]
-
-
-def test_one_process_at_a_time_whether_it_begins_or_goes_on(run, tmp_path):
-    many = ("--set", "model.rounds=3000", "--set", "stopping.patience=3000")
-    first = run("run", "--mode", "paper", *many)
-    first.wait_for(lambda: (tmp_path / ".run.lock").exists())
-    (tmp_path / "other").mkdir()
-    for resume in (False, True):
-        second = Running(tmp_path / "other", (
-            "run", "--out", tmp_path / "run", *(["--resume"] if resume else [])
-        ))  # fmt: skip
-        assert second.wait() == 6
-        assert "another process is working on this run" in second.said
-    first.wait_for(lambda: list(tmp_path.glob("run/methods/falcon/checkpoint-*")))
-    first.stop(signal.SIGKILL)
-    first.wait()
-    assert (tmp_path / ".run.lock").exists()
-    third = run("run", resume=True)
-    third.wait_for(lambda: third.wait(0.3) is None)
-    third.stop(signal.SIGKILL)
-    third.wait()
-
-
 def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     many = ("--mode", "local", "--set", "model.rounds=40")
     many = (*many, "--set", "stopping.patience=40")

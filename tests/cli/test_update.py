@@ -82,26 +82,21 @@ def test_a_full_window_drops_its_oldest_day(epifalcon, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("visit", "test", "message"),
+    ("visited", "tested", "message"),
     [
-        ("3,7,0,1", None, "row 2, column 'day': another day: found '7', expected 6"),
-        ("3,6,0,99", None, "column 'region': unknown region: found '99', expected one"),
-        ("1,6,0,1", "3,7,positive", "another day: found '7', expected 1 to 6"),
-        ("1,6,0,1", "3,6,perhaps", "result is neither positive nor negative"),
+        (7, 6, "day.csv: row 2, column 'day': another day: found '7', expected 6"),
+        (6, 7, "another day: found '7', expected 1 to 6"),
     ],
 )
 def test_a_day_that_cannot_be_taken_leaves_the_state_as_it_was(
-    epifalcon, state, tmp_path, visit, test, message
+    epifalcon, state, tmp_path, visited, tested, message
 ):
     visits, tests = tmp_path / "day.csv", tmp_path / "tests.csv"
-    visits.write_text(f"person,day,hour,region\n{visit}\n")
-    tests.write_text(f"person,day,result\n{test}\n")
+    visits.write_text(f"person,day,hour,region\n3,{visited},0,1\n")
+    tests.write_text(f"person,day,result\n3,{tested},positive\n")
     before = (state / "manifest.json").read_bytes()
-    words = ("--traces", visits, *(("--tests", tests) if test else ()))
-    said = epifalcon("update", state, *words)
-    said.require_error(3, f"{tests if test else visits}: ")
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    said = epifalcon("update", state, "--traces", visits, "--tests", tests)
+    said.require_error(3, message, alone=True)
     assert (state / "manifest.json").read_bytes() == before
 
 
@@ -138,8 +133,6 @@ def test_a_list_that_cannot_be_written_says_that_the_day_was_taken(
 def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
     said = epifalcon("explain", run.folder, 11, "--top", 3, "--out", tmp_path / "page")
     assert said.code == 0
-    assert "Risk of having been infected" in said.out
-    assert "  before" in said.out
     assert "Largest exposures" in said.out
     assert "identifies the other one" in said.out
     plain = json.loads((tmp_path / "page" / "explanation.json").read_text())

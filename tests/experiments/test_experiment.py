@@ -161,21 +161,10 @@ def test_a_layer_changes_only_the_settings_it_names(layer):
     assert made == plain
 
 
-def test_methods_are_given_beliefs_and_not_the_truth():
-    world = "hamlet+regional-1.5+super-spreaders+beta-double"
-    plain, made = Experiment.load("hamlet"), Experiment.load(world)
-    assert made.believed_rule == plain.outbreak
-    assert made.outbreak != plain.outbreak
-    assert made.pathogen == plain.pathogen
-    assert made.believed_pathogen.beta == 2 * plain.pathogen.beta
-
-
 def test_a_layer_is_put_on_a_preset():
     plain, safer = (Experiment.load(name) for name in ("hamlet", "hamlet+safer"))
     assert set(WORLDS) | {"safer", "authors", "free-embeddings"} == set(layer_names())
-    described = layer_descriptions()
-    assert list(described) == layer_names()
-    assert all(20 < len(line) < 90 for line in described.values())
+    assert list(layer_descriptions()) == layer_names()
     assert safer.city == plain.city
     assert (safer.model.input, plain.model.input) == ("status", "embedding")
     assert (safer.privacy.mode, plain.privacy.mode) == ("local", "off")
@@ -217,8 +206,6 @@ def test_what_the_trainer_reads(mode, wanted, found):
     )
     read = experiment.prediction_of("falcon")
     assert read.macro_cases == found
-    for name in ("model", "privacy", "region", "stopping", "pseudo", "view"):
-        assert getattr(read, name) == getattr(experiment, name)
     central = experiment.prediction_of("hgnn")
     assert (central.privacy.mode, central.macro_cases) == ("off", "none")
     assert (central.model, central.stopping) == (read.model, read.stopping)
@@ -230,13 +217,11 @@ def test_what_the_trainer_reads(mode, wanted, found):
         ("hamlet+safr", "", "unknown layer 'safr': did you mean 'safer'"),
         ("hamlet+", "", "unknown layer ''"),
         ("+safer", "", "unknown preset ''"),
-        ("hamlt+safer", "", "did you mean 'hamlet'"),
         ("hamlet", "method=falkon", "unknown method 'falkon': did you mean 'falcon'"),
         ("hamlet", "rivals.falcon.width=3", "rivals.falcon: set the options"),
         ("hamlet", "rivals.gcm.width=3", "unknown method 'gcm'"),
         ("hamlet", "rivals.gcn=3", "rivals.gcn=3 must be a table"),
         ("hamlet", "rivals=3", "rivals=3 must be a table"),
-        ("hamlet", "rivals.gcn.width=0", "rivals.gcn.width=0 must be a whole number"),
         ("hamlet", "rivals.gcn.widht=8", "did you mean 'rivals.gcn.width'"),
         ("hamlet", 'beside=["falcon"]', "must name each method once"),
         ("hamlet", "beside=hgnn", "must be a list"),

@@ -77,8 +77,6 @@ def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
     assert "One risk explained" in text
     assert "risk that Falcon Field gives to an untested person" in text
     assert f"epifalcon explain {reported} PERSON" in text
-    assert "identifies the other one" in text
-    assert "exposed or infectious at the end of the last day" in text
     assert "Falcon Field; Soft DCT, ratio: no protection" in text
     assert (reported / "figures" / "explanation.svg").is_file()
     rows = pl.read_csv(reported / "figures" / "explanation.csv")

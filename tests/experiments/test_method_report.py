@@ -35,22 +35,6 @@ def fit(method, traces=None, context=None):
     )
 
 
-def test_untested_people_come_first_and_have_names():
-    model = fit(Ramp(), named())
-    known, table = town.known(), model.risk_table()
-    untested = np.flatnonzero(~known.tested)[::-1]
-    assert table["person"][: len(untested)].to_list() == [f"<p{n}>" for n in untested]
-    assert table["known"].is_null().sum() == len(untested)
-    assert "risk_now" not in table.columns
-
-
-def test_an_interval_is_shown_where_the_method_has_one():
-    model = fit(FalconField(field=FieldSettings(ensemble=2)))
-    table = model.risk_table()
-    assert (table["risk_low"] <= table["risk_high"]).all()
-    assert table["risk_now"].is_between(0, 1).all()
-
-
 def test_the_page_of_any_method(tmp_path):
     model, path = fit(Ramp(seed=2), named()), tmp_path / "new" / "page.html"
     model.report(path)
@@ -108,16 +92,3 @@ def test_an_explanation_before_and_after_saving(tmp_path):
     fit(brief, traces).save(tmp_path / "brief")
     with pytest.raises(DataError, match="save_messages"):
         load(tmp_path / "brief").explain(f"<p{person}>")
-
-
-def test_nothing_is_shown_before_the_fit(tmp_path):
-    for use in (
-        lambda one: one.risk_table(),
-        lambda one: one.explain(3),
-        lambda one: one.report(tmp_path / "page.html"),
-        lambda one: one.save(tmp_path / "fit"),
-        lambda one: one.privacy_spent,
-    ):
-        with pytest.raises(DataError, match="not fitted yet"):
-            use(FalconField())
-    assert not list(tmp_path.iterdir())

@@ -72,7 +72,7 @@ def test_a_forward_pass_of_the_trained_model(opened, validation):
     run = opened("off", "hgnn")
     people = again(run, validation)
     found = score(run, people)
-    assert (found.spent, found.method) == (None, "hgnn")
+    assert found.spent is None
     risk, stored = found.risks.probability, run.risks().probability
     np.testing.assert_allclose(risk, by_hand(run, people, None), atol=1e-6)
     assert np.array_equal(found.risks.status, people.known.status)

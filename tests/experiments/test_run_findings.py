@@ -85,14 +85,6 @@ def test_risks_are_compared_with_what_came_true(people, change, words):
     assert "Not recalibrated: too few" in said(noisy(left="too few"))
 
 
-@pytest.mark.parametrize("infected", [True, False])
-def test_people_of_one_kind_evaluate_nobody(infected):
-    own = evaluation(np.linspace(0, 1, 40), np.full(40, infected))
-    (only,) = findings([own], "hamlet")
-    assert "nothing to rank" in only
-    assert findings([], "hamlet") == list(who_is_found([]).rows) == []
-
-
 @pytest.mark.parametrize(("people", "groups"), [(20, 1), (95, 3), (1200, 10)])
 def test_equal_groups_show_what_one_bin_would_hide(
     tmp_path, monkeypatch, people, groups

@@ -225,7 +225,7 @@ def test_a_method_that_a_comparison_measured_is_finished(tmp_path):
         FinishedRun.open(folder, "soft-dct-ratio")
     method_result(0).save(inputs.method_folder("soft-dct-ratio"), inputs.origin)
     run = FinishedRun.open(folder, "soft-dct-ratio")
-    np.testing.assert_array_equal(run.risks().probability, outcome.probability)
+    np.testing.assert_array_equal(run.risks().probability, outcome.scores.risk)
     # The run's own method and the one that is not done yet.
     for method in (None, "hgnn"):
         with pytest.raises(SettingsError, match=r"only of soft-dct-ratio: .*--method"):

@@ -42,8 +42,6 @@ def test_a_preset_gives_its_city(tmp_path):
     one, other = synthetic_city(str(path), seed=3), synthetic_city(TOWN, seed=3)
     np.testing.assert_array_equal(one.by_slot, other.by_slot)
     assert (synthetic_city(TOWN, seed=4).by_slot != one.by_slot).any()
-    with pytest.raises(SettingsError, match=r"unknown preset 'hamlett'.*'hamlet'"):
-        synthetic_city("hamlett")
 
 
 @pytest.mark.parametrize(
@@ -120,17 +118,10 @@ def test_files_are_read_as_the_command_reads_them(tmp_path, caplog):
 
 
 def test_bad_files_are_refused(tmp_path):
-    path = tmp_path / "stays.csv"
-    with pytest.raises(DataError, match=r"stays\.csv: no such file"):
-        read_visits(path)
-    with pytest.raises(DataError, match=r"stays\.csv: no such file"):
-        read_tests(path, synthetic_city(TOWN))
+    path, tests = tmp_path / "stays.csv", tmp_path / "tests.csv"
     path.write_text(STAYS)
     with pytest.raises(SettingsError, match=r"kind='stay'.*did you mean 'stays'"):
         read_visits(path, kind="stay")
-    with pytest.raises(DataError, match="tim"):
-        read_visits(path, kind="checkins")
-    tests = tmp_path / "tests.csv"
     tests.write_text("person,time,result\nx,2024-03-05,pos\na,2024-03-05,neg\n")
     with pytest.raises(DataError, match="not in the traces"):
         read_tests(tests, read_visits(path), strict=True)

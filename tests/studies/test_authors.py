@@ -11,6 +11,7 @@ from epifalcon.experiments.run_methods import Outcome, context_of
 from epifalcon.federation.preparation import Selection
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import fit
+from epifalcon.methods.base import Scores
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
 from epifalcon.studies.study import StudyRequest, plan_study
@@ -112,9 +113,7 @@ def test_titles_name_leaks(method, changed, mark):
         "selected_on": settings.stopping.selected_on,
         "spent": {"mode": settings.privacy.mode},
     }
-    outcome = Outcome(
-        method=method, probability=np.zeros(3), seconds=1.0, diagnostics=diagnostics
-    )
+    outcome = Outcome(method, Scores(np.zeros(3), diagnostics=diagnostics))
     title = {"falcon": "Falcon, off", "hgnn": "HGNN"}[method]
     assert outcome.title == title + mark
 

@@ -21,6 +21,7 @@ from epifalcon.experiments.run_folder import (
 )
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.federation.training import public_mobility
+from epifalcon.methods.base import Scores
 from epifalcon.progress import silent
 from epifalcon.studies import privacy_audit, worker
 from epifalcon.studies.paper.noise import ATTACKS
@@ -65,19 +66,13 @@ def test_metrics_are_stored_and_a_finished_fit_is_not_repeated(folder):
     assert again.metrics == found.metrics
 
 
-NOTHING = {"probability": np.zeros(1), "seconds": 1.0}
-
-
 def test_training_that_ended_at_or_before_its_limit_or_names_none():
     diagnostics = {"learning_rate": 0.01, "best_step": 4, "step_limit": 6}
     for limit, at_limit in ((6, False), (4, True), (None, None)):
-        found = training_of(
-            Outcome(
-                **NOTHING, method="gcn", diagnostics=diagnostics | {"step_limit": limit}
-            )
-        )
+        scores = Scores(np.zeros(1), diagnostics=diagnostics | {"step_limit": limit})
+        found = training_of(Outcome("gcn", scores))
         assert found == {"learning_rate": 0.01, "steps": 4, "at_limit": at_limit}
-    untrained = training_of(Outcome(**NOTHING, method="hbp"))
+    untrained = training_of(Outcome("hbp", Scores(np.zeros(1))))
     assert set(untrained.values()) == {None}
 
 
@@ -88,12 +83,7 @@ def test_recalibration_is_fitted_on_masked_people_and_evaluated_on_hidden(tmp_pa
     masked = np.flatnonzero(inputs.known.tested).astype(np.int32)
     diagnostics = rng.random(len(masked))
     infected = inputs.known.status[masked] == 1
-    outcome = Outcome(
-        **NOTHING | {"probability": risk},
-        method="hgnn",
-        masked=masked,
-        masked_risk=diagnostics,
-    )
+    outcome = Outcome("hgnn", Scores(risk, masked, diagnostics))
     outcome = replace(outcome, evaluation=Evaluation.of(inputs, outcome))
     found = worker.evaluated(inputs, outcome)
     truth = inputs.epidemic.labels.hidden.open("test")

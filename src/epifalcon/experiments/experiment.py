@@ -18,6 +18,7 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.settings import BeliefSettings, OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
+from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.field.settings import (
     FalconFieldSettings,
     FieldPrivacySettings,
@@ -78,7 +79,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.beside):
-            entry(method)
+            if entry(method).settings_tables:
+                self.settings_of(method)
         for method, values in self.rivals.items():
             if tables := entry(method).settings_tables:
                 named = ", ".join(f"[{name}]" for name in tables)
@@ -88,9 +90,6 @@ class Experiment:
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
             settings_of(method, values)
-        for method in (self.method, *self.beside):
-            if entry(method).settings_tables:
-                self.settings_of(method)
         if len({self.method, *self.beside}) <= len(self.beside):
             raise SettingsError(
                 f"beside={list(self.beside)} must name each method once, and not "
@@ -139,7 +138,7 @@ class Experiment:
     def field_task(self) -> FieldTask:
         """The task of Falcon Field."""
         return FieldTask.of(
-            FalconFieldSettings(field=self.field, privacy=self.field_privacy),
+            self.settings_of(FIELD),
             self.believed_pathogen,
             self.believed_rule,
             self.labels.test_errors,
@@ -148,42 +147,24 @@ class Experiment:
     @classmethod
     def load(
         cls,
-        source: str,
+        source: str | Plain,
         overrides: Sequence[str] = (),
         options: Plain | None = None,
         *,
         default_method: str = DEFAULT_METHOD,
         mode: str | None = None,
     ) -> "Experiment":
-        """Return the experiment of a preset name or TOML path.
+        """Return the experiment of a preset, a TOML file or plain settings.
 
         Args:
-            source: Name of a preset, perhaps with layers, or path of a TOML file.
+            source: Name of a preset, perhaps with layers, path of a TOML file, or
+                plain settings.
             overrides: Assignments such as ``city.people=5000``; they are applied last.
             options: Plain settings that replace those of ``source``.
             default_method: Method of the run if nothing else names one.
             mode: Privacy mode of the run's method.
         """
-        values = _read(source)
-        try:
-            build(cls, _with_rule_settings(values))
-        except SettingsError as error:
-            raise SettingsError(f"{source}: {error}") from None
-        return cls.of(
-            values, overrides, options, default_method=default_method, mode=mode
-        )
-
-    @classmethod
-    def of(
-        cls,
-        values: Plain,
-        overrides: Sequence[str] = (),
-        options: Plain | None = None,
-        *,
-        default_method: str = DEFAULT_METHOD,
-        mode: str | None = None,
-    ) -> "Experiment":
-        """Return the experiment of plain settings; parameters as in ``load``."""
+        values = _read(source) if isinstance(source, str) else source
         values = {"method": default_method, **_with_pathogen_table(values)}
         values = _merged(values, options or {})
         if mode is not None:
@@ -228,6 +209,7 @@ def _names(folder: Traversable) -> set[str]:
 
 
 def _read(source: str) -> dict[str, Any]:
+    """Return the valid settings of a preset, perhaps with layers, or a TOML file."""
     base, *layers = source.split("+") if not Path(source).exists() else [source]
     values = _read_base(base)
     for layer in layers:
@@ -235,6 +217,10 @@ def _read(source: str) -> dict[str, Any]:
             raise SettingsError(unknown_name("layer", layer, layer_names()))
         with resources.as_file(_LAYERS / f"{layer}.toml") as path:
             values = _merged(values, read_toml(path))
+    try:
+        build(Experiment, _with_rule_settings(values))
+    except SettingsError as error:
+        raise SettingsError(f"{source}: {error}") from None
     return values
 
 

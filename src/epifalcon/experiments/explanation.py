@@ -24,10 +24,9 @@ from epifalcon.experiments.run_folder import (
 )
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
-from epifalcon.reports import plot_style
 from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
-from epifalcon.reports.plot_style import BLUE, style_axes
-from epifalcon.reports.tables import Table, write_csv
+from epifalcon.reports.plot_style import BLUE, picture, style_axes
+from epifalcon.reports.tables import Table
 from epifalcon.settings import json_text
 from epifalcon.types import UNKNOWN, Floats
 
@@ -290,12 +289,9 @@ def write_plot(folder: Path, explained: Explanation) -> Picture:
     step = max(1, len(positions) // 15)
     axes.set_xticks(positions[::step], names[::step])
     axes.set(xlabel="day", ylabel="share of the risk, %")
-    path = folder / f"{_STEM}.png"
-    plot_style.save(figure, path)
-    rows = zip(names, shares, strict=True)
-    write_csv(path.with_suffix(".csv"), ["day", "share"], rows)
+    path, rows = folder / f"{_STEM}.png", zip(names, shares, strict=True)
     caption = "Share of the risk by day; the grey bar is from before the first day."
-    return Picture(path, caption)
+    return picture(figure, path, caption, ["day", "share"], rows)
 
 
 def parts(

@@ -84,13 +84,7 @@ def _page(method: Method, picture: Picture) -> Page:
     if spent is not None and spent["mode"] != "off":
         epsilon = spent["epsilon"]["person"]
         headline.append((formats.epsilon(epsilon), "epsilon per person"))
-        outcome = Outcome(
-            method=method.name,
-            probability=method.scores.risk,
-            seconds=method.scores.seconds,
-            diagnostics=method.scores.diagnostics,
-        )
-        privacy = [privacy_table([outcome])]
+        privacy = [privacy_table([Outcome(method.name, method.scores)])]
     about: list[Part] = [Text([summary, f"`{method!r}`"])]
     if warnings := data_warnings(known, traces):
         about.append(Text(warnings, "note"))
@@ -139,10 +133,8 @@ def _histogram(method: Method, folder: Path) -> Picture:
     axes.set(xlabel="risk", ylabel="people")
     axes.xaxis.set_major_formatter(plot_style.PERCENT)
     axes.legend(frameon=False, loc="upper right")
-    path = folder / "risks.png"
-    plot_style.save(figure, path)
     caption = (
         "Number of people by risk. The risk of a tested person does not use the "
         "person's own result, if the method excludes it."
     )
-    return Picture(path, caption)
+    return plot_style.picture(figure, folder / "risks.png", caption)

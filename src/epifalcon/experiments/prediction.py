@@ -20,8 +20,8 @@ from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.experiments.explanation import load_field
 from epifalcon.experiments.risk_table import Risks
-from epifalcon.experiments.run_folder import PREDICTION, FinishedRun, tests_folder
-from epifalcon.experiments.simulation import REPORTED, city_folder
+from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
+from epifalcon.experiments.simulation import CITY, KNOWN, REPORTED, find_folder
 from epifalcon.federation import preparation, training
 from epifalcon.federation.checkpoints import privacy_spent
 from epifalcon.federation.client import Cohort
@@ -74,11 +74,12 @@ class NewPeople:
     @classmethod
     def read(cls, city: Path, known: Path | None, like: Traces) -> "NewPeople":
         """Read people of a city, import or run, and tests from ``known``."""
-        reported = city / REPORTED
-        place = reported if reported.is_dir() else city_folder(city)
-        tests = None if known is None else TestResults.load(tests_folder(known))
+        traces = Traces.load(find_folder(city, REPORTED, CITY))
+        tests = None
+        if known is not None:
+            tests = TestResults.load(find_folder(known, KNOWN))
         try:
-            return cls.of(Traces.load(place), tests, like)
+            return cls.of(traces, tests, like)
         except DataError as error:
             where = str(city) if known is None else f"{city} with tests of {known}"
             raise DataError(f"{where}: {error}") from None
@@ -114,9 +115,8 @@ class NewPeople:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Risks by one method, and the privacy spent by the run so far."""
+    """Risks of new people, and the privacy spent by the run so far."""
 
-    method: str
     risks: Risks
     spent: dict[str, Any] | None
     """``privacy_spent`` after the scoring; None if nothing was released."""
@@ -153,7 +153,7 @@ def score(
     }
     engine.restore(replace(fresh, tensors=tensors))
     risks = Risks(engine.scores(fresh=True), new_people.known.status, traces.names)
-    return Scored(run.method, risks, spent)
+    return Scored(risks, spent)
 
 
 def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
@@ -177,7 +177,7 @@ def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
         now=now_recalibrated,
         now_tested=np.where(tests.tested, now.tested, now_recalibrated),
     )
-    return Scored(run.method, risks, None)
+    return Scored(risks, None)
 
 
 def _require_days(clock: Clock, of_run: Clock) -> None:

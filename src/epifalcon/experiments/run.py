@@ -14,7 +14,6 @@ from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteErro
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.run_folder import (
-    KNOWN,
     MethodFailure,
     RunInputs,
     create_run_folder,
@@ -22,11 +21,16 @@ from epifalcon.experiments.run_folder import (
     open_run,
     require_settings,
     resume_command,
-    tests_folder,
 )
 from epifalcon.experiments.run_methods import TrainingOptions, run_method, run_other
 from epifalcon.experiments.run_report import RunSummary, write_results
-from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epidemics
+from epifalcon.experiments.simulation import (
+    CITY,
+    KNOWN,
+    find_folder,
+    prepare,
+    run_epidemics,
+)
 from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.progress import Progress, silent
@@ -122,7 +126,7 @@ def _create(
         raise SettingsError("--known needs --city, the folder of the tested people")
     known = None
     if tests is not None:
-        place = tests_folder(tests)
+        place = find_folder(tests, KNOWN)
         if (tests / CITY).is_dir() and place == tests:
             raise DataError(f"{tests}: holds no test results; import with --tests")
         known = TestResults.load(place)
@@ -156,13 +160,10 @@ def _resume(
     inputs = open_run(out)
     if seed is not None and seed != inputs.seed:
         raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
-    for option, given, held in (
-        ("--city", None if city is None else city_folder(city), out / CITY),
-        ("--known", None if tests is None else tests_folder(tests), out / KNOWN),
-    ):
+    for option, given, name in (("--city", city, CITY), ("--known", tests, KNOWN)):
         if given is not None:
-            files = store.read_manifest(held)["files"]
-            if store.read_manifest(given)["files"] != files:
+            files = store.read_manifest(out / name)["files"]
+            if store.read_manifest(find_folder(given, name))["files"] != files:
                 raise SettingsError(f"{out}: was created with another {option}")
     stored = inputs.prepared.experiment
     if experiment is not None:
@@ -180,9 +181,9 @@ def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
     except Exception as error:
         if isinstance(error, EpifalconError) or not entry(experiment.method).is_own:
             raise
+        why = MethodFailure.of(error).message
         raise SettingsError(
-            f"user-defined method {experiment.method!r} failed: "
-            f"{type(error).__name__}: {error}"
+            f"user-defined method {experiment.method!r} failed: {why}"
         ) from error
     failed = {}
     for method in experiment.beside:

@@ -29,7 +29,16 @@ from epifalcon.errors import CorruptFileError, DataError, EpifalconError, Settin
 from epifalcon.evaluation.metrics import RankingCurve, dep
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.risk_table import OPTIONAL, Risks
-from epifalcon.experiments.simulation import CITY, REPORTED, CityInputs, Epidemic
+from epifalcon.experiments.simulation import (
+    CITY,
+    HIDDEN,
+    KNOWN,
+    OUTBREAK,
+    REPORTED,
+    CityInputs,
+    Epidemic,
+    find_folder,
+)
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
@@ -41,7 +50,6 @@ T = TypeVar("T")
 KIND = "run"
 COMPARISON = "comparison"
 """Kind of a folder that holds one run per seed."""
-KNOWN = "known"
 METHODS = "methods"
 TABLES = "tables"
 SETTINGS = "settings.toml"
@@ -124,7 +132,7 @@ def create_run_folder(
 def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
     """Raise ``SettingsError`` unless ``folder`` was created with these settings."""
     # Older settings may have older names of keys.
-    current = as_plain(Experiment.of(stored))
+    current = as_plain(Experiment.load(stored))
     difference = first_difference(current, as_plain(experiment))
     if difference is not None:
         key, before, now = difference
@@ -132,12 +140,6 @@ def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> Non
             f"{folder}: was created with {key}={before!r}; it cannot continue with "
             f"{now!r}"
         )
-
-
-def tests_folder(folder: Path) -> Path:
-    """Return the folder of tests inside ``folder`` if there is one, else ``folder``."""
-    inner = folder / KNOWN
-    return inner if inner.is_dir() else folder
 
 
 def finish(inputs: RunInputs) -> None:
@@ -171,10 +173,10 @@ def open_run(folder: Path) -> RunInputs:
     )
     known = TestResults.load(folder / KNOWN)
     epidemic = None
-    if (folder / "hidden").is_dir():
-        labels = Labels(known, GroundTruth.load(folder / "hidden"))
+    if (folder / HIDDEN).is_dir():
+        labels = Labels(known, GroundTruth.load(folder / HIDDEN))
         seconds = meta.get("outbreak_seconds", 0.0)
-        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, seconds)
+        epidemic = Epidemic(seed, Outbreak.load(folder / OUTBREAK), labels, seconds)
     reported = prepared.traces
     if (folder / REPORTED).is_dir():
         reported = Traces.load(folder / REPORTED)
@@ -232,13 +234,12 @@ class FinishedRun:
                 f"{folder}: has no results of method={method!r}, only of "
                 f"{', '.join(dict.fromkeys(methods))}: choose one with --method"
             )
-        reduced = (folder / REPORTED).is_dir()
         return cls(
             folder=folder,
             method=method,
             experiment=experiment,
             seed=seed,
-            traces=Traces.load(folder / (REPORTED if reduced else CITY)),
+            traces=Traces.load(find_folder(folder, REPORTED, CITY)),
             known=TestResults.load(folder / KNOWN),
         )
 

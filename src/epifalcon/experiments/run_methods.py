@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,14 @@ class Evaluation:
         if inputs.epidemic is None or not len(inputs.epidemic.labels.hidden):
             return None
         truth = inputs.epidemic.labels.hidden.open(f"evaluating {outcome.title}")
-        risk = outcome.probability[truth.person]
+        scores = outcome.scores
+        risk, masked_risk = scores.risk[truth.person], scores.masked_risk
         recall = inputs.prepared.experiment.pathogen.extinction_recall
         ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
         why: str | None = "the method masks nobody"
-        masked_risk, isotonic = outcome.masked_risk, None
-        if outcome.masked is not None and masked_risk is not None:
-            positive = inputs.known.status[outcome.masked] == 1
+        isotonic = None
+        if scores.masked is not None and masked_risk is not None:
+            positive = inputs.known.status[scores.masked] == 1
             if (why := why_not(masked_risk, positive)) is None:
                 isotonic = fit_isotonic(masked_risk, positive)(risk)
                 platt = fit_platt(masked_risk, positive)(risk)
@@ -91,22 +92,26 @@ class Evaluation:
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """Scores of one method and their evaluation."""
 
     method: str
-    probability: Probabilities
-    """(people,)"""
-    seconds: float
+    scores: Scores
     evaluation: Evaluation | None = None
     """On hidden people; None if nobody is hidden."""
-    masked: PersonIds | None = None
-    """(masked people,) tested people whose results ``masked_risk`` does not use."""
-    masked_risk: Probabilities | None = None
-    """(masked people,)"""
-    diagnostics: dict[str, Any] = field(default_factory=dict)
-    """``Scores.diagnostics`` of the method."""
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """``Scores.diagnostics`` of the method."""
+        return self.scores.diagnostics
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the fit; of training in rounds, also before it was resumed."""
+        trained = entry(self.method).trains_in_rounds
+        resumed = self.diagnostics.get("seconds") if trained else None
+        return self.scores.seconds if resumed is None else float(resumed)
 
     @property
     def metrics(self) -> Metrics | None:
@@ -176,15 +181,7 @@ def run_method(inputs: RunInputs, method: str, options: TrainingOptions) -> Outc
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
     with threads(inputs.threads or torch.get_num_threads()):
-        scores, seconds = _fit(inputs, method, folder, options)
-    outcome = Outcome(
-        method=method,
-        probability=scores.risk,
-        seconds=seconds,
-        masked=scores.masked,
-        masked_risk=scores.masked_risk,
-        diagnostics=scores.diagnostics,
-    )
+        outcome = Outcome(method, _fit(inputs, method, folder, options))
     return replace(outcome, evaluation=Evaluation.of(inputs, outcome))
 
 
@@ -227,10 +224,8 @@ def _estimator(run: RunInputs, name: str) -> Method:
     return method_class(name)(settings, seed=run.seed)
 
 
-def _fit(
-    run: RunInputs, name: str, folder: Path, options: TrainingOptions
-) -> tuple[Scores, float]:
-    """Fit and store a method, or load it; return its scores and seconds of the fit."""
+def _fit(run: RunInputs, name: str, folder: Path, options: TrainingOptions) -> Scores:
+    """Fit and store a method, or load it; return its scores."""
     place, method = folder / PREDICTION, _estimator(run, name)
     own_record = entry(name).trains_in_rounds
     if own_record or not place.is_dir():
@@ -239,15 +234,14 @@ def _fit(
             context = context_of(run, name, options, watch)
             method.fit(traces_of(run, name), run.tests, context)
     if own_record:
-        return method.scores, method.scores.diagnostics["seconds"]
+        return method.scores
     if not place.is_dir():
         with store.new_directory(place) as scratch:
             method.save_state(scratch, run.origin)
             method.scores.save(scratch, run.origin)
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
     require_same(place, run.origin, exact=False)
-    scores = Scores.load(place)
-    return scores, scores.seconds
+    return Scores.load(place)
 
 
 def traces_of(inputs: RunInputs, name: str) -> Traces:

@@ -1,6 +1,6 @@
 """The plots of a run, each as PNG and SVG, and its numbers as CSV."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import NDArray
 
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.metrics import RankingCurve, sums_by_bin
@@ -20,9 +21,8 @@ from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.html_page import Picture
-from epifalcon.reports.plot_style import TITLE, line_styles, style_axes
+from epifalcon.reports.plot_style import TITLE, line_styles, picture, style_axes
 from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
-from epifalcon.reports.tables import write_csv
 from epifalcon.types import Floats, RegionIds
 
 _PLOTTED_STATES = (
@@ -38,20 +38,6 @@ _LEAST_CALLED = 10
 """Minimum number of people for which precision is plotted."""
 _EMPTY = "#8b969f"
 _PRIOR_PEOPLE = 20
-
-
-def save(
-    folder: Path,
-    stem: str,
-    figure: Figure,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-) -> Path:
-    """Write a figure, and its numbers as CSV; return the path of the PNG."""
-    path = folder / f"{stem}.png"
-    plot_style.save(figure, path)
-    write_csv(path.with_suffix(".csv"), columns, rows)
-    return path
 
 
 def write_epidemic_curve(
@@ -72,12 +58,13 @@ def write_epidemic_curve(
         for day in range(days)
     ]
     columns = ["day", *STATES, "new_infections"]
-    return Picture(
-        save(folder, "epidemic-curve", figure, columns, rows),
+    caption = (
         "People in each state at the end of each day, and new infections below, "
         "without those initially infected. Susceptible people "
-        f"({spared:,.0f} of {people:,} at the end) are only in the CSV file.",
+        f"({spared:,.0f} of {people:,} at the end) are only in the CSV file."
     )
+    path = folder / "epidemic-curve.png"
+    return picture(figure, path, caption, columns, rows)
 
 
 def write_precision_recall(
@@ -107,12 +94,13 @@ def write_precision_recall(
     reached = "; ".join(
         f"{one.title} {one.metrics.dep or 0:.0%}" for one in evaluations
     )
-    return Picture(
-        save(folder, "precision-recall", figure, columns, rows),
+    caption = (
         "Precision against recall on hidden people; higher is better. The dotted line "
         "is the recall that would end the epidemic; the precision there is the disease "
-        f"extinction precision (DEP): {reached}. The grey line is chance.",
+        f"extinction precision (DEP): {reached}. The grey line is chance."
     )
+    path = folder / "precision-recall.png"
+    return picture(figure, path, caption, columns, rows)
 
 
 def write_reliability(
@@ -138,16 +126,16 @@ def write_reliability(
         if people
     ]
     listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in shown)
-    return Picture(
-        save(folder, "reliability", figure, columns, rows),
+    caption = (
         "Infected share of hidden people against predicted risk: on the diagonal, 20 "
         f"of 100 people with a risk of 20 % are infected. Each point is one of "
         f"{_GROUPS} groups of equally many people, or fewer groups if they would have "
         f"fewer than {_LEAST_IN_GROUP} people. Platt and isotonic: recalibrated on "
         "masked people, who were tested but whose results were withheld. Calibration "
-        f"error in equal groups: {listed}.",
-        wide=plot_style.is_wide(figure),
+        f"error in equal groups: {listed}."
     )
+    path = folder / "reliability.png"
+    return picture(figure, path, caption, columns, rows)
 
 
 def _group_sums(ranked: RankingCurve) -> Floats:
@@ -187,25 +175,23 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
         f"{one.diagnostics['validation_auc']:.3f}"
         for one in trained
     )
-    return Picture(
-        save(folder, "training", figure, columns, rows),
+    caption = (
         "Loss on tested people, and AUC on validation people, who were tested but held "
         "back, or on test people if these selected the round. The dot is the selected "
-        f"round. {best_rounds}. The AUC of few people is uncertain.",
-        wide=True,
+        f"round. {best_rounds}. The AUC of few people is uncertain."
     )
+    path = folder / "training.png"
+    return picture(figure, path, caption, columns, rows)
 
 
 def write_attack_map(
     folder: Path, traces: Traces, outbreak: Outbreak, title: str
 ) -> None:
     """Draw the share of each region's residents who were infected."""
-    home = home_regions(traces)
-    residents = _residents(home, len(traces.regions))
-    raw = np.nan_to_num(outbreak.attack_rate_by_region(home, len(residents)))
-    rates = {
-        f"{title}: attack rate by home region": shrunk_rate(raw * residents, residents)
-    }
+    home, regions = home_regions(traces), len(traces.regions)
+    residents = _sum_by_home(home, regions)
+    infected = _sum_by_home(home, regions, outbreak.ever_infected())
+    rates = {f"{title}: attack rate by home region": shrunk_rate(infected, residents)}
     label = "share of residents infected"
     figure = risk_maps(traces.regions, rates, residents, label)
     plot_style.save(figure, folder / "attack-map.png")
@@ -217,21 +203,19 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
         return None
     home, evaluation = home_regions(traces), outcome.evaluation
     title = f"Predicted: {outcome.title}"
-    rates = {title: outcome.probability}
+    rates = {title: outcome.scores.risk}
     if evaluation is not None:
         home = home[evaluation.person]
         rates = {title: evaluation.risk}
         if evaluation.isotonic is not None:
             rates = {f"{title}, recalibrated": evaluation.isotonic}
         rates["True"] = evaluation.infected.astype(float)
-    people = _residents(home, len(traces.regions))
+    regions = len(traces.regions)
+    people = _sum_by_home(home, regions)
     lived_in = people > 0
     if not lived_in.any():
         return None
-    total = {
-        name: np.bincount(home[home >= 0], rate[home >= 0], len(people)).astype(float)
-        for name, rate in rates.items()
-    }
+    total = {name: _sum_by_home(home, regions, rate) for name, rate in rates.items()}
     shown = {name: shrunk_rate(one, people) for name, one in total.items()}
     columns, values = ["predicted"], [*shown.values()]
     if evaluation is not None:
@@ -250,7 +234,6 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     ]
     columns = ["region", "name", "x_km", "y_km", "people", *columns]
     figure = risk_maps(traces.regions, shown, people, "risk")
-    path = save(folder, "risk-map", figure, columns, rows)
     what = "Mean predicted risk of the people who spend the night in a region"
     agreement = ""
     if evaluation is not None:
@@ -261,17 +244,25 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
         both = [one[lived_in] for one in shown.values()]
         agreement = f" Correlation of the two: {_correlation(both, people[lived_in])}."
     empty = "striped" if traces.regions.outline_km is not None else "a small cross"
-    return Picture(
-        path,
+    caption = (
         f"{what}. Each region's mean is shrunk to the mean of the city, as if "
         f"{_PRIOR_PEOPLE} more people of mean risk lived there; a region without "
-        f"residents is {empty}.{agreement}",
-        wide=evaluation is not None,
+        f"residents is {empty}.{agreement}"
     )
+    path = folder / "risk-map.png"
+    return picture(figure, path, caption, columns, rows)
 
 
-def _residents(home: RegionIds, regions: int) -> Floats:
-    return np.bincount(home[home >= 0], minlength=regions).astype(float)
+def _sum_by_home(
+    home: RegionIds, regions: int, values: NDArray[Any] | None = None
+) -> Floats:
+    """Return the sum of ``values`` over the residents of each region, or their number.
+
+    ``home`` and ``values`` are (people,); people without a home region are left out.
+    """
+    has_home = home >= 0
+    weights = None if values is None else values[has_home]
+    return np.bincount(home[has_home], weights, regions).astype(float)
 
 
 def _correlation(both: Sequence[Floats], weight: Floats) -> str:
@@ -290,12 +281,12 @@ def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> 
         rows += [[name, line.x_label, x, line.y_label, y] for x, y in points]
     columns = ["curve", "x_is", "x", "y_is", "y"]
     inside = sum(bool(item.holds) for item in statistics.statistics)
-    return Picture(
-        save(folder, "mobility", mobility_plot(statistics, title), columns, rows),
+    caption = (
         f"Mobility curves; {inside} of {len(statistics.statistics)} statistics are in "
-        "their plausible band.",
-        wide=True,
+        "their plausible band."
     )
+    figure, path = mobility_plot(statistics, title), folder / "mobility.png"
+    return picture(figure, path, caption, columns, rows)
 
 
 def mobility_plot(statistics: MobilityStatistics, title: str) -> Figure:

@@ -6,7 +6,6 @@ is missing and why.
 
 import json
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from epifalcon import store
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
-from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.experiment import Experiment, without_none
 from epifalcon.experiments.explanation import Explanation, explain_person
 from epifalcon.experiments.run_folder import RunInputs, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
@@ -34,7 +33,7 @@ from epifalcon.reports.metric_registry import (
     glossary,
 )
 from epifalcon.reports.tables import Table, write_csv
-from epifalcon.settings import json_text
+from epifalcon.settings import as_plain, json_text
 
 _PROGRAM = (
     "Clipping and noise follow, at least in part, the authors' program: what uploads "
@@ -189,11 +188,9 @@ def _settings_toml(inputs: RunInputs) -> str:
     """Return the settings, without the table of a city that was not simulated."""
     import tomli_w
 
-    text = inputs.prepared.experiment.to_toml()
-    if not _city_is_imported(inputs):
-        return text
-    tables = tomllib.loads(text)
-    del tables["city"]
+    tables = without_none(as_plain(inputs.prepared.experiment))
+    if _city_is_imported(inputs):
+        del tables["city"]
     return tomli_w.dumps(tables)
 
 
@@ -225,7 +222,7 @@ def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | 
         return None
     known = inputs.tests
     eligible = ~known.tested | known.tested.all()
-    risk = np.where(eligible, outcome.probability, -1)
+    risk = np.where(eligible, outcome.scores.risk, -1)
     state = explanation.load_state(place)
     return explain_person(*state, inputs.reported, known, int(np.argmax(risk)))
 
@@ -399,7 +396,7 @@ def _diagnostics(results: RunResults) -> list[str]:
     for one in results.outcomes:
         if (now := one.diagnostics.get("mean_risk_now")) is not None:
             sentences.append(
-                f"{one.title} estimates that {one.probability.mean():.1%} of people "
+                f"{one.title} estimates that {one.scores.risk.mean():.1%} of people "
                 f"have been infected and that {now:.1%} are exposed or infectious at "
                 "the end of the last day (`risk_now` in the list of risks)."
             )

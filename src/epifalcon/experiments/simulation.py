@@ -30,8 +30,9 @@ from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
 from epifalcon.types import Plain
 
-CITY = "city"
-REPORTED = "reported"
+CITY, REPORTED = "city", "reported"
+OUTBREAK, KNOWN, HIDDEN = "outbreak", "known", "hidden"
+"""Folders of a run."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ class Epidemic:
             "settings_sha256": fingerprint(origin.settings),
         }
         without_seed = store.Origin(public, None, origin.versions)
-        self.outbreak.save(folder / "outbreak", own)
-        self.labels.known.save(folder / "known", without_seed)
-        self.labels.hidden.save(folder / "hidden", own)
+        self.outbreak.save(folder / OUTBREAK, own)
+        self.labels.known.save(folder / KNOWN, without_seed)
+        self.labels.hidden.save(folder / HIDDEN, own)
 
 
 def make_city(experiment: Experiment, seed: int, progress: Progress = silent) -> Traces:
@@ -109,8 +110,8 @@ def prepare(
         traces = make_city(experiment, seed, progress)
         origin = store.Origin.now(as_plain(experiment), seed)
     else:
-        traces = Traces.load(city_folder(folder))
-        stored = store.read_manifest(city_folder(folder))
+        place = find_folder(folder, CITY)
+        traces, stored = Traces.load(place), store.read_manifest(place)
         origin = store.Origin(stored["settings"], stored["seed"], stored["versions"])
     return CityInputs(name, experiment, traces, origin, folder, perf_counter() - start)
 
@@ -139,22 +140,20 @@ def choose_settings(
             )
     stored: Plain = {}
     if city is not None:
-        stored = store.read_manifest(city_folder(city))["settings"]
+        stored = store.read_manifest(find_folder(city, CITY))["settings"]
     is_imported = city is not None and "outbreak" not in stored
     is_own_data = is_imported or tests is not None
     method = OWN_DATA_METHOD if is_own_data else DEFAULT_METHOD
+    source: str | Plain = stored
     if preset is not None or city is None:
         source = preset or DEFAULT_PRESET
-        return Experiment.load(
-            source, overrides, options, default_method=method, mode=mode
-        )
-    if is_imported:
+    elif is_imported:
         # The initially infected share in the paper: 300 of 15,279.
-        stored = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
+        source = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
     elif is_own_data:
         # The method that simulated the city was not chosen for these tests.
-        stored = {key: value for key, value in stored.items() if key != "method"}
-    return Experiment.of(stored, overrides, options, default_method=method, mode=mode)
+        source = {key: value for key, value in stored.items() if key != "method"}
+    return Experiment.load(source, overrides, options, default_method=method, mode=mode)
 
 
 def choose(
@@ -170,10 +169,10 @@ def choose(
     return prepare(name, experiment, seed, progress, city)
 
 
-def city_folder(folder: Path) -> Path:
-    """Return the folder ``city`` inside ``folder`` if it exists, else ``folder``."""
-    inner = folder / CITY
-    return inner if inner.is_dir() else folder
+def find_folder(folder: Path, *names: str) -> Path:
+    """Return the first of the folders ``names`` inside ``folder``, else ``folder``."""
+    inner = (folder / name for name in names)
+    return next((place for place in inner if place.is_dir()), folder)
 
 
 def run_epidemics(

@@ -12,9 +12,9 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}"
 
 
-def significant(value: float | None, digits: int = 3) -> str:
-    """Format with a number of significant digits."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
+def significant(value: float | None) -> str:
+    """Format with three significant digits."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
 def signed(value: float | None) -> str:

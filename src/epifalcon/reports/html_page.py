@@ -23,12 +23,10 @@ from epifalcon.reports.tables import Table
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with caption and alternative text."""
+    """A PNG file with its caption, which is also its alternative text."""
 
     path: Path
     caption: str
-    alt: str = ""
-    """Default: the caption."""
     wide: bool = False
     """True for several panels: full width, scrolls on a phone."""
 
@@ -106,14 +104,6 @@ class Page:
         shown = [section for section in self.sections if not section.is_empty]
         template = _environment().get_template("page.html.j2")
         return template.render(page=self, sections=shown)
-
-
-def table_sections(tables: Sequence[Table]) -> list[Section]:
-    """Return one section per table, its caption as title."""
-    return [
-        Section(table.caption, [Table("", table.columns, table.rows)])
-        for table in tables
-    ]
 
 
 @cache

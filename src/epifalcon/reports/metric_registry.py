@@ -11,10 +11,8 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Metric:
-    """Name, title, meaning and direction of one metric."""
+    """Title, meaning and direction of one metric."""
 
-    name: str
-    """Field of ``Metrics`` and key in JSON."""
     title: str
     meaning: str
     lower_is_better: bool = False
@@ -22,76 +20,65 @@ class Metric:
     """True if the metric lies between 0 and 1."""
 
 
-_METRICS = (
-    Metric(
-        "auc",
+METRICS: Final = {
+    "auc": Metric(
         "AUC",
         "Area under the ROC curve: share of pairs of an infected and a healthy person "
         "that are ranked correctly; 0.5 is chance.",
     ),
-    Metric(
-        "dep",
+    "dep": Metric(
         "DEP",
         "Disease extinction precision: precision at the recall that would end the "
         "epidemic; the paper's metric.",
     ),
-    Metric(
-        "f1",
+    "f1": Metric(
         "F1",
         "Harmonic mean of precision and recall at the best threshold, an upper bound.",
     ),
-    Metric(
-        "accuracy",
+    "accuracy": Metric(
         "accuracy",
         "Share of people classified correctly at the best threshold, an upper bound; "
         "predicting nobody as infected is often nearly as good.",
     ),
-    Metric(
-        "bep",
+    "bep": Metric(
         "BEP",
         "Break-even point: precision when as many people are called as are infected; "
         "it equals the recall there.",
     ),
-    Metric(
-        "average_precision", "AP", "Average precision: mean precision over all recalls."
+    "average_precision": Metric(
+        "AP", "Average precision: mean precision over all recalls."
     ),
-    Metric(
-        "brier",
+    "brier": Metric(
         "Brier",
         "Brier score: mean squared error of the risks as probabilities; lower is "
         "better.",
         lower_is_better=True,
     ),
-    Metric(
-        "log_loss",
+    "log_loss": Metric(
         "log loss",
         "Mean negative log-likelihood of the true states under the risks; lower is "
         "better.",
         lower_is_better=True,
         bounded=False,
     ),
-    Metric(
-        "ece",
+    "ece": Metric(
         "ECE",
         "Expected calibration error: mean gap between risk and infected share over 15 "
         "bins of equal width; also small if all risks are nearly equal. Lower is "
         "better.",
         lower_is_better=True,
     ),
-    Metric(
-        "ece_mass",
+    "ece_mass": Metric(
         "ECE, equal groups",
         "The same over 15 groups of equally many people, from the lowest risks to the "
         "highest; lower is better.",
         lower_is_better=True,
     ),
-    Metric(
-        "precision_at_budget",
-        "prec. at 5 %",
-        "Share of infected people among the 5 % with the highest risk.",
+    "precision_at_budget": Metric(
+        "prec. at 5 %", "Share of infected people among the 5 % with the highest risk."
     ),
-)
-METRICS: Final = {metric.name: metric for metric in _METRICS}
+}
+"""By name: field of ``Metrics`` and key in JSON."""
 RUN_METRICS: Final = tuple(name for name in METRICS if name != "precision_at_budget")
 """Columns of a run's table; the budget has columns in "Infected people found"."""
 TERMINAL_METRICS: Final = ("auc", "dep", "f1", "bep", "log_loss")
@@ -101,7 +88,7 @@ STUDY_METRICS: Final = tuple(name for name in METRICS if name != "ece_mass")
 MEANINGS: Final = {
     "hidden": "Not tested; methods do not know their state.",
     "masked": "Tested, but their result was not used for the prediction of their risk.",
-    **{metric.title: metric.meaning for metric in _METRICS},
+    **{metric.title: metric.meaning for metric in METRICS.values()},
     "Platt, isotonic": "Two methods to recalibrate risks on masked people: a logistic "
     "curve (Platt scaling) and a non-decreasing step function (isotonic regression).",
     "epsilon": "Bound on what the noised channels reveal about one person, at delta "

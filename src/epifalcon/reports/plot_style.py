@@ -4,7 +4,7 @@ Colours are those of Okabe and Ito, which colour-blind people can distinguish; l
 differ by dashes or marks too, for print without colour.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,9 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from epifalcon.reports.html_page import Picture
+from epifalcon.reports.tables import write_csv
 
 INK: Final = "#22303c"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -52,9 +55,18 @@ def save(figure: Figure, path: Path) -> None:
         )
 
 
-def is_wide(figure: Figure) -> bool:
-    """Return True if the figure needs the whole width of a page."""
-    return bool(figure.get_figwidth() > _WIDE_INCHES)
+def picture(
+    figure: Figure,
+    path: Path,
+    caption: str,
+    columns: Sequence[str] = (),
+    rows: Iterable[Sequence[Any]] = (),
+) -> Picture:
+    """Write the figure and, with ``columns``, its numbers as CSV beside it."""
+    save(figure, path)
+    if columns:
+        write_csv(path.with_suffix(".csv"), columns, rows)
+    return Picture(path, caption, wide=bool(figure.get_figwidth() > _WIDE_INCHES))
 
 
 def style_axes(axes: Axes) -> Axes:
@@ -64,10 +76,10 @@ def style_axes(axes: Axes) -> Axes:
     return axes
 
 
-def line_styles(width: float = 1.8) -> Iterator[dict[str, Any]]:
+def line_styles() -> Iterator[dict[str, Any]]:
     """Yield colour and dashes of one line after the other."""
     for colour, dashes in zip(cycle(COLOURS), cycle(DASHES), strict=False):
-        yield {"color": colour, "linestyle": dashes, "linewidth": width}
+        yield {"color": colour, "linestyle": dashes, "linewidth": 1.8}
 
 
 def few_ticks(axis: Axis) -> None:
@@ -84,10 +96,13 @@ def plain_ticks(axis: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 
 
-def handles_by_label(axes: Axes) -> dict[str, Any]:
-    """Return the legend handles of an axes by label."""
-    handles, labels = axes.get_legend_handles_labels()
-    return dict(zip(labels, handles, strict=True))
+def handles_by_label(figure: Figure) -> dict[str, Any]:
+    """Return the legend handles of all axes by label."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    return found
 
 
 def legend_below(

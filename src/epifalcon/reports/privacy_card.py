@@ -8,14 +8,14 @@ compared with the claimed epsilon.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import AuditRow
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
-from epifalcon.reports.html_page import Page, Part, Text, table_sections
+from epifalcon.reports.html_page import Page, Part, Section, Text
 from epifalcon.reports.tables import Table
 
 _NEIGHBOURS = {
@@ -382,7 +382,10 @@ class PrivacyCard:
                 (wrong, "wrong guesses, strongest attack"),
                 (str(len(self.guarantee.unprotected)), "channels without a bound"),
             ],
-            sections=table_sections(self.tables()),
+            sections=[
+                Section(table.caption, [replace(table, caption="")])
+                for table in self.tables()
+            ],
             settings_toml=self.settings_toml,
             made_by=made_by,
         )

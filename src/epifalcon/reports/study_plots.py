@@ -5,7 +5,7 @@ study's result. A method has the same colour and dashes in all plots, by its nam
 the registry of methods or by its kind.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -99,8 +99,7 @@ class Panel:
     xlabel: str
     ylabel: str
     series: Mapping[str, Sequence[Point]]
-    dashed: frozenset[str] = field(default_factory=frozenset)
-    """Names of lines with values of the paper."""
+    """A name that ends in "the paper's" has a dashed line, in the colour of ours."""
     log_x: bool = False
     log_y: bool = False
 
@@ -154,22 +153,18 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
     figure = Figure((_WIDTHS[columns], 1.0 + 3.4 * down), layout="constrained")
     grid = figure.add_gridspec(down, columns)
     styles = zip(cycle(theme.COLOURS), cycle(theme.MARKS))
-    by_name: dict[str, tuple[str, str]] = {}
-    handles: dict[str, Any] = {}
+    by_name: defaultdict[str, tuple[str, str]] = defaultdict(lambda: next(styles))
     for place, panel in enumerate(panels):
         axes = theme.style_axes(figure.add_subplot(grid[place]))
         for name, listed in panel.series.items():
-            own = name.removesuffix(f", {_PAPER}")
-            if own not in by_name:
-                by_name[own] = next(styles)
-            colour, mark = by_name[own]
-            _line(axes, listed, colour, name in panel.dashed, marker=mark, label=name)
+            colour, mark = by_name[name.removesuffix(f", {_PAPER}")]
+            dashed = name.endswith(_PAPER)
+            _line(axes, listed, colour, dashed, marker=mark, label=name)
         _scale(axes, panel)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.set_title(panel.title, **theme.TITLE)
         axes.grid(alpha=0.25)
-        handles |= theme.handles_by_label(axes)
-    theme.legend_below(figure, handles)
+    theme.legend_below(figure, theme.handles_by_label(figure))
     return figure
 
 
@@ -407,7 +402,7 @@ def precision_recall(
     axes.set_xlabel("recall: share of the infected who are found")
     axes.set_ylabel("precision: infected among those called")
     axes.set_title(fill(title, 55), **theme.TITLE)
-    handles = theme.handles_by_label(axes).items()
+    handles = theme.handles_by_label(figure).items()
     # The entry for many methods comes last.
     ordered = sorted(handles, key=lambda one: one[0].endswith(_OTHERS))
     theme.legend_below(figure, dict(ordered), 2, "AUC and method")
@@ -474,15 +469,13 @@ def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
     size = (side * columns, (side + 0.2) * down + 0.5)
     figure = Figure(size, layout=ConstrainedLayoutEngine(h_pad=0.1))
     panels = figure.subplots(down, columns, squeeze=False).ravel()
-    handles: dict[str, Any] = {}
     for axes, diagram in zip(panels, diagrams, strict=False):
         _diagram(theme.style_axes(axes), diagram)
-        handles |= theme.handles_by_label(axes)
     for axes in panels[len(diagrams) :]:
         axes.set_visible(False)
     for axes in panels[::columns]:
         axes.set_ylabel("infected share")
-    theme.legend_below(figure, handles)
+    theme.legend_below(figure, theme.handles_by_label(figure))
     return figure
 
 

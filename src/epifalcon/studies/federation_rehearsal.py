@@ -258,7 +258,7 @@ def _in_process(
 
 def split_city(city: Path, out: Path, sites: int) -> list[Path]:
     """Write the people of a city folder and their tests into one folder per site."""
-    traces = Traces.load(simulation.city_folder(city))
+    traces = Traces.load(simulation.find_folder(city, simulation.CITY))
     known = TestResults.load(city / "known")
     known.require_people_of(traces)
     parts = split_sites(traces, known, sites)

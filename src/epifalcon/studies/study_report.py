@@ -204,9 +204,7 @@ def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
     for name, plot in study.draw(result).items():
         if plot.figure is not None:
             path = folder / f"{name}.png"
-            plot_style.save(plot.figure, path)
-            wide = plot_style.is_wide(plot.figure)
-            pictures.append(Picture(path, plot.caption, wide=wide))
+            pictures.append(plot_style.picture(plot.figure, path, plot.caption))
     return pictures
 
 

@@ -159,7 +159,7 @@ def evaluated(inputs: RunInputs, outcome: Outcome) -> dict[str, Any]:
     return {
         "metrics": evaluation.metrics.as_plain(),
         "recalibrated": {name: calibrated(one) for name, one in ranked.items()},
-        "masked": 0 if outcome.masked is None else len(outcome.masked),
+        "masked": 0 if outcome.scores.masked is None else len(outcome.scores.masked),
         "left_raw": evaluation.left_raw,
         "precision": precision_at_recalls(ranked["raw"]),
         # Sums per bin, because they can be added over seeds.

@@ -81,9 +81,8 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
     found = {name: listed for name in _PLOTTED if (listed := line("figures", name))}
     errors = study_plots.merge_equal(found)
     errors["norm, the paper's"] = printed("norm")
-    dashed = frozenset({"AUC, the paper's", "norm, the paper's"})
     panels = [
-        Panel(title, "noise of uploads, σ", label, series, dashed=dashed)
+        Panel(title, "noise of uploads, σ", label, series)
         for title, label, series in (
             ("Accuracy", "AUC", accuracy),
             ("Attack errors", "share of wrong guesses", errors),
