@@ -1,3 +1,4 @@
+import dataclasses
 import random
 
 import numpy as np
@@ -35,15 +36,16 @@ def rng(seed=0):
 
 def run(traces, pathogen, rule, seed):
     """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
+    harmless = rule.asymptomatic_weight == rule.symptomatic_share == 0
+    if harmless or (traces.by_slot < 0).all():
+        rule = dataclasses.replace(rule, kappa=1.0)
     stream = rng(seed)
     draws = SellkeDraws.sample(traces.people, pathogen, rule, traces.clock, stream)
     variation = HOMOGENEOUS
     if not rule.even:
         seed = int(stream.integers(2**63))
         variation = Variation.sample(traces, rule, Streams(seed))
-    harmless = rule.asymptomatic_weight == rule.symptomatic_share == 0
-    kappa = 1.0 if harmless or (traces.by_slot < 0).all() else None
-    return draws, replay(traces, pathogen, rule, draws, kappa, variation)
+    return draws, replay(traces, pathogen, rule, draws, variation)
 
 
 def require_equal(traces, draws, outbreak):

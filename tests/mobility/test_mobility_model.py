@@ -22,10 +22,6 @@ CASES = settings(max_examples=60, deadline=None, derandomize=True)
 CLOCK = Clock(slot_hours=4, days=5)
 
 
-def learn(traces: Traces, epsilon: float = 1e-3):
-    return mobility_model(traces, epsilon)
-
-
 def line(ids: list[list[int]], regions: int, slot_hours: float = 12) -> Traces:
     """Traces given person by person; regions 1 km apart on a line."""
     by_slot = np.ascontiguousarray(np.array(ids, dtype=np.int32).T)
@@ -37,7 +33,7 @@ def line(ids: list[list[int]], regions: int, slot_hours: float = 12) -> Traces:
 @CASES
 @given(cities(), st.sampled_from([0.0, 1e-6, 0.3]))
 def test_the_aggregate_equals_the_loop_over_people(traces, epsilon):
-    model = learn(traces, epsilon)
+    model = mobility_model(traces, epsilon)
     expected = markov_loop.aggregate(traces, list(range(traces.people)), epsilon)
     count = len(traces.regions)
     everywhere = np.arange(count, dtype=np.int32)
@@ -61,7 +57,7 @@ def test_the_aggregate_equals_the_loop_over_people(traces, epsilon):
 @CASES
 @given(cities())
 def test_groups_and_blocks_of_people_add_up_to_the_model(traces):
-    whole = learn(traces)
+    whole = mobility_model(traces, 1e-3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_POINTS_PER_BLOCK", 2 * traces.slots)
         half = np.arange(traces.people) < traces.people // 2
@@ -77,7 +73,7 @@ def test_groups_and_blocks_of_people_add_up_to_the_model(traces):
 @CASES
 @given(cities())
 def test_visit_shares_are_means_over_the_people_seen_at_that_slot(traces):
-    model = learn(traces)
+    model = mobility_model(traces, 1e-3)
     each = [markov_loop.person_visits(traces, u) for u in range(traces.people)]
     seen = np.sum([table.sum(axis=1) > 0 for table in each], axis=0)
     expected = np.sum(each, axis=0) / np.maximum(seen, 1)[:, None]
@@ -89,16 +85,16 @@ def test_visit_shares_are_means_over_the_people_seen_at_that_slot(traces):
 
 
 def test_a_normalised_row_is_a_distribution_or_empty():
-    model = learn(random_traces(3, 20, 8, CLOCK))
+    model = mobility_model(random_traces(3, 20, 8, CLOCK), 1e-3)
     for slot in range(6):
         row = markov_loop.transition(model, slot, 2, np.arange(8), normalised=True)
         assert row.sum() == pytest.approx(1, abs=1e-14)
         assert np.exp(model.log_visits(slot)).sum() == pytest.approx(1, abs=1e-12)
-    bare = learn(line([[0, 1, 0, 1]], regions=3), epsilon=0)
+    bare = mobility_model(line([[0, 1, 0, 1]], regions=3), epsilon=0)
     move = markov_loop.transition(bare, 0, 2, np.arange(3), normalised=True)
     assert move.tolist() == [0, 0, 0]
     assert bare.log_visits(0).tolist() == [0, -np.inf, -np.inf]
-    never = learn(line([[-1, -1]], regions=2), epsilon=0.5)
+    never = mobility_model(line([[-1, -1]], regions=2), epsilon=0.5)
     assert never.joint.nnz == 0
     assert markov_loop.transition(never, 0, 0, np.arange(2)).tolist() == [0.5, 0.5]
 

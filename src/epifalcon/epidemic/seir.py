@@ -76,7 +76,7 @@ def simulate(
     if rng is not None and not settings.even:
         streams = Streams(int(rng.integers(2**63)))
     variation = Variation.sample(traces, settings, streams)
-    return replay(traces, pathogen, settings, draws, variation=variation)
+    return replay(traces, pathogen, settings, draws, variation)
 
 
 def replay(
@@ -84,7 +84,6 @@ def replay(
     pathogen: Pathogen,
     settings: OutbreakSettings,
     draws: SellkeDraws,
-    kappa: float | None = None,
     variation: Variation = HOMOGENEOUS,
 ) -> Outbreak:
     """Simulate the outbreak determined by ``draws``, without further randomness."""
@@ -92,8 +91,7 @@ def replay(
         raise DataError(
             f"draws are for {len(draws)} people, the traces have {traces.people}"
         )
-    if kappa is None:
-        kappa = resolve_kappa(traces, pathogen, settings)
+    kappa = resolve_kappa(traces, pathogen, settings)
     variation.require_fit(settings, traces.people, len(traces.regions))
     seeds = _choose_seeds(traces, pathogen, settings, draws)
     cases = _Cases.none(traces.people)

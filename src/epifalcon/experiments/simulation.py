@@ -12,9 +12,7 @@ from time import perf_counter
 from epifalcon import store
 from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.reproduction_number import resolve_kappa
-from epifalcon.epidemic.seir import replay
-from epifalcon.epidemic.sellke import SellkeDraws, Variation
+from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import (
     DEFAULT_METHOD,
@@ -180,16 +178,12 @@ def run_epidemics(
 ) -> Iterator[Epidemic]:
     """Simulate outbreaks in one city with the seeds ``seed``, ``seed`` + 1, ..."""
     pathogen, settings = experiment.pathogen, experiment.outbreak
-    kappa = resolve_kappa(traces, pathogen, settings)
     for number in range(seed, seed + runs):
-        streams = Streams(number)
-        rng = streams.numpy("outbreak")
         start = perf_counter()
-        draws = SellkeDraws.sample(traces.people, pathogen, settings, traces.clock, rng)
-        variation = Variation.sample(traces, settings, streams)
-        outbreak = replay(traces, pathogen, settings, draws, kappa, variation)
+        outbreak = simulate(traces, pathogen, settings, seed=number)
         seconds = perf_counter() - start
-        labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
+        rng = Streams(number).numpy("labels")
+        labels = draw_labels(outbreak, experiment.labels, rng)
         if traces.names_sha256 is not None:
             labels = replace(
                 labels, known=replace(labels.known, names_sha256=traces.names_sha256)

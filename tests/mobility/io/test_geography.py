@@ -58,7 +58,6 @@ def test_cells_of_the_grid_are_square_and_hold_their_points(tmp_path, lat, cell_
     box = regions.outline(int(ids[0]))
     sides = np.linalg.norm(np.roll(box, -1, axis=0) - box, axis=1)
     assert sides[1] == pytest.approx(cell_km, rel=0.01)
-    assert great_circle_km(points, points).max() == 0
     assert len(found.traces.regions) == len(set(named(found)))
 
 

@@ -31,20 +31,18 @@ traces cost nothing (.669 and .668)."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    town = SARS[scale].also((*PAPER, *NOISE))
-    cells = []
-    for generator, copies in product(GENERATORS, COPIES):
-        made = (f"pseudo.method={generator}", f"pseudo.pseudo_copies={copies}")
-        cell = replace(
-            town.also((*made, "region.macro_cases=none")),
+    town = SARS[scale].also((*PAPER, *NOISE, "region.macro_cases=none"))
+    return [
+        replace(
+            town.also((f"pseudo.method={generator}", f"pseudo.pseudo_copies={copies}")),
             label=f"{generator} {copies}",
             methods=("falcon",),
             facts={"generator": generator, "copies": copies},
             against=(Reference(f"plausible {copies}", f"plausible {copies}"),),
             then="places",
         )
-        cells.append(cell)
-    return cells
+        for generator, copies in product(GENERATORS, COPIES)
+    ]
 
 
 def _draw(result: Plain) -> dict[str, StudyPlot]:

@@ -31,25 +31,19 @@ _LAST = "after"
 def _cells(scale: Scale) -> list[Cell]:
     cells = []
     for stage, day in STAGE_DAYS.items():
-        days = (f"city.days={day}",)
-        for label, overrides, methods in (
-            (stage, days, _METHODS),
-            (f"{stage}, the paper's noise", (*days, *PAPER), ("falcon",)),
-            (f"{stage}, everybody's cases", (*days, *PAPER, *EVERYBODYS), ("falcon",)),
-        ):
-            cells.append(
-                replace(
-                    OMICRON[scale].also(overrides),
-                    label=label,
-                    methods=methods,
-                    group=f"{stage.capitalize()} the outbreak, day {day}",
-                    facts={"day": day},
-                    against=tuple(
-                        Reference(one, stage, one) for one in ("hgnn", "hbp")
-                    ),
-                    published=printed(STAGES[stage]),
-                )
-            )
+        town = replace(
+            OMICRON[scale].also((f"city.days={day}",)),
+            label=stage,
+            methods=_METHODS,
+            group=f"{stage.capitalize()} the outbreak, day {day}",
+            facts={"day": day},
+            against=tuple(Reference(one, stage, one) for one in ("hgnn", "hbp")),
+            published=printed(STAGES[stage]),
+        )
+        label, methods = f"{stage}, the paper's noise", ("falcon",)
+        noised = replace(town.also(PAPER), label=label, methods=methods)
+        label = f"{stage}, everybody's cases"
+        cells += [town, noised, replace(noised.also(EVERYBODYS), label=label)]
     return cells
 
 
