@@ -329,7 +329,7 @@ class _AuditRun:
 
 def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
     """Return noise statistics of all blanks of a channel."""
-    parts = [check_noise(blank, sigma, name) for name, blank in seen.blank.items()]
+    parts = [check_noise(blank, sigma) for blank in seen.blank.values()]
     return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
 
