@@ -156,7 +156,7 @@ class AuditSettings:
         if not self.strengths or len(set(self.strengths)) < len(self.strengths):
             raise SettingsError("strengths must name 'run', 'test', 'bare', each once")
         for strength in self.strengths:
-            one_of(get_args(Strength), strength=strength)
+            one_of(get_args(Strength), strengths=strength)
         if self.confidence in (0, 1):
             raise SettingsError(f"confidence={self.confidence} must be between 0 and 1")
 
