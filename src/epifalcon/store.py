@@ -191,7 +191,7 @@ def replace_text(path: Path, text: str) -> None:
     """Replace the contents of a file atomically."""
     scratch = path.with_name(f".{path.name}.partial")
     scratch.write_text(text, encoding="utf-8")
-    _flush(scratch)
+    flush(scratch)
     scratch.rename(path)
 
 
@@ -346,8 +346,8 @@ def occupant(folder: Path, kind: str) -> dict[str, Any] | None:
 
 def _put_in_place(scratch: Path, path: Path) -> None:
     for entry in scratch.rglob("*"):
-        _flush(entry)
-    _flush(scratch)
+        flush(entry)
+    flush(scratch)
     old = None
     if path.exists():
         old = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.old"
@@ -358,12 +358,13 @@ def _put_in_place(scratch: Path, path: Path) -> None:
         if old is not None:
             old.rename(path)
         raise
-    _flush(path.parent)
+    flush(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Sync a file or a directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -109,20 +109,13 @@ def learnt(method="walk"):
     return learn(place(1, method))
 
 
-def error(attacked, likely):
-    found = attacked.candidates
-    truth = true_claims(found, attacked.traces)
-    return localisation_error(name_best(found, likely), found, truth).error
-
-
 def test_together_is_better_than_either_alone_on_a_town_not_rehearsed():
     attacked = place(2)
-    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
-    truth = true_claims(found, attacked.traces)
-    moves = error(attacked, forward_backward(found, profile))
+    found, profile = attacked.candidates, attacked.profile
+    moves = attacked.error(forward_backward(found, profile))
     guess = name_best(found, recurrence(found).same_hour, profile.log_visits(found))
-    alone = localisation_error(guess, found, truth).error
-    both = error(attacked, combined(found, profile, learnt()))
+    alone = localisation_error(guess, found, attacked.truth).error
+    both = attacked.error(combined(found, profile, learnt()))
     assert both < min(moves, alone) - 0.02
 
 
@@ -132,31 +125,29 @@ def test_believing_what_the_pass_before_found_lowers_the_error():
 
 
 def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
-    own = place(1)
-    passes = learnt()
-    got = combined(own.candidates, MobilityProfile.of(own.model), passes)
-    assert error(own, got) == pytest.approx(passes[-1].error, abs=1e-12)
+    own, passes = place(1), learnt()
+    got = combined(own.candidates, own.profile, passes)
+    assert own.error(got) == pytest.approx(passes[-1].error, abs=1e-12)
     errors = [one.error for one in passes]
     assert errors == sorted(errors, reverse=True)
 
 
 def test_without_passes_it_is_the_moves_alone_and_evidence_enters_both():
     own = place(2)
-    found, profile = own.candidates, MobilityProfile.of(own.model)
+    found, profile = own.candidates, own.profile
     evidence = np.random.default_rng(0).normal(size=found.claims)
     alone = forward_backward(found, profile, evidence)
     np.testing.assert_array_equal(combined(found, profile, (), evidence), alone)
-    sure = np.where(true_claims(found, own.traces), 0.0, -500.0)
-    assert error(own, combined(found, profile, learnt(), sure)) == 0
+    sure = np.where(own.truth, 0.0, -500.0)
+    assert own.error(combined(found, profile, learnt(), sure)) == 0
 
 
 def test_the_weights_are_where_the_likelihood_is_flat():
     own = place(1)
     rng = np.random.default_rng(0)
-    truth = true_claims(own.candidates, own.traces)
     shift = [1, 0, -2, 0, 0]
-    table = rng.normal(size=(own.candidates.claims, 5)) + np.outer(truth, shift)
-    got = attack._conditional_logit(own.candidates, table, truth)
+    table = rng.normal(size=(own.candidates.claims, 5)) + np.outer(own.truth, shift)
+    got = attack._conditional_logit(own.candidates, table, own.truth)
     # Normal with unit spread: the log-likelihood ratio is the shift itself.
     np.testing.assert_allclose(got, shift, atol=0.15)
 
@@ -226,10 +217,10 @@ def test_recurring_lives_are_found_better_than_slot_by_slot():
     """On a town that was not rehearsed, with what the rehearsal chose."""
     own, attacked = roomy(1), roomy(2)
     belief, passes = learn_sets(own, np.random.default_rng(0)), learn(own)
-    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
-    slots = error(attacked, combined(found, profile, passes))
+    found, profile = attacked.candidates, attacked.profile
+    slots = attacked.error(combined(found, profile, passes))
     sets = by_sets(found, profile, belief, claimed=attacked.claimed)
-    assert error(attacked, sets) < slots - 0.05
+    assert attacked.error(sets) < slots - 0.05
 
 
 def strangers(rng, people=120, copies=2):
@@ -290,13 +281,13 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     rng = np.random.default_rng(0)
     belief = learn_sets(own, rng)
     assert belief.power < 1
-    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
-    truth = true_claims(found, attacked.traces)
-    hint = 0.05 * (truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(found.claims)
+    found, profile = attacked.candidates, attacked.profile
+    hint = 0.05 * (attacked.truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(
+        found.claims
+    )
     tried = (belief, hint), (replace(belief, power=1.0), hint), (belief, None)
     learnt, plain, alone = (
-        error(attacked, by_sets(found, profile, *one, attacked.claimed))
-        for one in tried
+        attacked.error(by_sets(found, profile, *one, attacked.claimed)) for one in tried
     )
     assert learnt < plain - 0.02
     assert learnt < alone - 0.05

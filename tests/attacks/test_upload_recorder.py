@@ -247,34 +247,23 @@ def test_a_sample_is_drawn_from_the_seed():
     assert draw_sample(7, 50, 3).tolist() == list(range(7))
 
 
-def some_statistics() -> UploadStatistics:
-    return recorded(terms_of(channels=TWO), 3)[0].statistics()
-
-
-def test_notes_come_back_from_disk_bit_by_bit(tmp_path):
-    statistics = some_statistics()
-    statistics.save(tmp_path / "notes", Origin(seed=3))
-    assert same(UploadStatistics.load(tmp_path / "notes"), statistics)
-    path = tmp_path / "notes" / "evidence.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
-    with pytest.raises(CorruptFileError, match=r"evidence\.npy"):
-        UploadStatistics.load(tmp_path / "notes")
-
-
-@pytest.mark.parametrize("schema", [2, 99])
-def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch, schema):
-    with pytest.raises(DataError, match="no such folder"):
-        UploadStatistics.load(tmp_path / "notes")
-    monkeypatch.setattr(upload_recorder, "_SCHEMA", schema)
-    some_statistics().save(tmp_path / "notes", Origin())
-    monkeypatch.undo()
-    with pytest.raises(DataError, match=f"schema {schema} of 'upload-statistics'"):
-        UploadStatistics.load(tmp_path / "notes")
+def test_statistics_are_read_as_written_and_only_in_their_own_version(
+    tmp_path, monkeypatch
+):
+    terms = terms_of(channels=TWO, mask_share=0.5)
+    statistics = recorded_statuses(terms, 3)[0].statistics()
+    with pytest.raises(DataError, match="--record-view"):
+        read_statistics(tmp_path)
+    statistics.save(tmp_path, Origin(seed=3))
+    assert same(read_statistics(tmp_path), statistics)
+    monkeypatch.setattr(upload_recorder, "_SCHEMA", 99)
+    with pytest.raises(DataError, match="of 'upload-statistics'"):
+        read_statistics(tmp_path)
 
 
 def test_notes_out_of_an_older_checkpoint_are_refused():
     """Checkpoints have no schema of their own for what rides in them."""
-    statistics = some_statistics()
+    statistics = recorded(terms_of(), 3)[0].statistics()
     older = statistics.arrays()
     del older["matched"]
     with pytest.raises(CorruptFileError, match=r"another version.*matched"):
@@ -554,11 +543,6 @@ def test_notes_are_of_all_rounds_and_of_as_many_people_as_wished(tmp_path):
     assert len(statistics.people) == 9
     assert statistics.rounds == RECORDED.model.rounds
     assert statistics.terms.upload_sigma > 0
-
-
-def test_without_notes_it_is_told_how_to_get_them(tmp_path):
-    with pytest.raises(DataError, match="--record-view"):
-        read_statistics(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])

@@ -32,10 +32,13 @@ EVERYWHERE = np.zeros(11, np.int32)
 DOMAINS = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2], dtype=np.int32)
 
 
-def walks(domains, world, copies, seed=2):
-    rng = np.random.default_rng(seed)
-    walk = GENERATORS["walk"]
-    return walk.within(domains, world.traces, world.model, copies, rng)
+def within(domains, generator, world, copies, seed=2):
+    """Pseudo traces of a generator with these domains instead of its own."""
+    rng, chosen = np.random.default_rng(seed), settings_for("plausible", copies)
+    generator = replace(generator, by_domain=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "epidemic_domains", lambda *_: domains)
+        return generator(world.traces, world.model, world.cases, chosen, rng)
 
 
 def fit(world, pseudo, shares, domains=EVERYWHERE):
@@ -63,14 +66,14 @@ def fit(world, pseudo, shares, domains=EVERYWHERE):
 @pytest.mark.parametrize("epsilon", [0.0, 1e-8, 0.02])
 def test_each_step_is_the_aggregate_model_within_the_domain(epsilon):
     world = twins(epsilon)
-    pseudo = walks(DOMAINS, world, 2, seed=1).pseudo
+    pseudo = within(DOMAINS, GENERATORS["walk"], world, 2, seed=1).pseudo
     assert fit(world, pseudo, partial(next_shares, world.model), DOMAINS) > 1e-3
 
 
 def test_a_domain_without_a_free_region_leaves_a_copy_out():
     world = twins(1e-3, people=50)
     pairs = np.arange(11, dtype=np.int32) // 2
-    made = walks(pairs, world, 2)
+    made = within(pairs, GENERATORS["walk"], world, 2)
     true = world.traces.by_slot
     # Every domain but the last has two regions: the true one and one other.
     assert (made.pseudo[0][true >= 0] == (true[true >= 0] ^ 1)).all()
@@ -101,10 +104,8 @@ def resident_of(world, copies=2, seed=0, least=60):
 
 
 def lives_of_twins(world, candidates):
-    everywhere = np.zeros(len(world.traces.regions), np.int32)
-    rng = np.random.default_rng(9)
     recurring = replace(GENERATORS["recurring"], option=candidates)
-    made = recurring.within(everywhere, world.traces, world.model, 1, rng)
+    made = within(EVERYWHERE, recurring, world, 1, seed=9)
     return made.pseudo[0], world.traces.by_slot[:, 0]
 
 

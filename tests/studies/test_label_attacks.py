@@ -11,7 +11,6 @@ from epifalcon.attacks import label_inference
 from epifalcon.attacks.upload_recorder import UploadRecorder, read_statistics
 from epifalcon.federation.settings import PrivacySettings, ViewSettings
 from epifalcon.federation.training import fit
-from epifalcon.store import Origin
 from epifalcon.studies.privacy_audit import label_attacks
 from tests.studies import town
 
@@ -83,11 +82,3 @@ def test_a_status_input_is_read_off_the_rows(recorded):
     for name in ("result", "tested"):
         assert found[f"{name} from rows"].error < 0.02
         assert found[f"{name} from rows and gradients"].error < 0.02
-
-
-def test_notes_of_a_status_input_stand_on_disk_as_they_were(recorded, tmp_path):
-    _, statistics = recorded("status")
-    statistics.save(tmp_path / "notes", Origin())
-    again = type(statistics).load(tmp_path / "notes")
-    assert np.array_equal(again.status, statistics.status)
-    assert again.terms.mask_share == 0.5

@@ -79,7 +79,10 @@ class Candidates:
         code = np.sort(person.astype(np.int64) * places + key)
         if (np.diff(code) == 0).any():
             raise DataError("a person claims a place twice")
-        return cls._of_codes(code, people, regions, clock, window_slots)
+        row = np.arange(people * _windows(clock, window_slots) + 1)
+        start = np.searchsorted(code, row * regions).astype(np.int64)
+        region = (code % regions).astype(np.int32)
+        return cls(people, regions, clock, window_slots, start, region)
 
     @classmethod
     def of_pseudo(cls, made: PseudoTraces, window_slots: int = 1) -> "Candidates":
@@ -94,23 +97,9 @@ class Candidates:
             copy, slot, person = np.nonzero(claims != UNKNOWN)
             key = slot // window_slots * regions + claims[copy, slot, person]
             codes.append(np.unique((first + person) * places + key))
-        code = np.concatenate(codes)
-        return cls._of_codes(code, true.people, regions, true.clock, window_slots)
-
-    @classmethod
-    def _of_codes(
-        cls,
-        code: NDArray[np.int64],
-        people: int,
-        regions: int,
-        clock: Clock,
-        window_slots: int,
-    ) -> "Candidates":
-        """Build from sorted codes (person * windows + window) * regions + region."""
-        row = np.arange(people * _windows(clock, window_slots) + 1)
-        start = np.searchsorted(code, row * regions).astype(np.int64)
-        region = (code % regions).astype(np.int32)
-        return cls(people, regions, clock, window_slots, start, region)
+        person, key = np.divmod(np.concatenate(codes), places)
+        clock = true.clock
+        return cls.of_claims(person, key, true.people, regions, clock, window_slots)
 
     @property
     def windows(self) -> int:

@@ -19,6 +19,7 @@ who claim a place is evidence too: many claims of a popular place are false.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,21 @@ class ShadowCity:
     """Mobility model of the shadow city."""
     claimed: Counts | None = None
     """Number of people who claim the place, (claims,); None if not counted."""
+
+    @cached_property
+    def profile(self) -> MobilityProfile:
+        """Mobility profile of the shadow city."""
+        return MobilityProfile.of(self.model)
+
+    @cached_property
+    def truth(self) -> Mask:
+        """Mask of the true claims, (claims,)."""
+        return true_claims(self.candidates, self.traces)
+
+    def error(self, likely: Floats) -> float:
+        """Return the localisation error of an attack with these scores (claims,)."""
+        guess = name_best(self.candidates, likely)
+        return localisation_error(guess, self.candidates, self.truth).error
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,28 +164,20 @@ def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
     Passes are added while the error decreases, at most ``passes``.
     """
     whole(1, passes=passes)
-    candidates = shadow.candidates
-    profile = MobilityProfile.of(shadow.model)
-    truth = true_claims(candidates, shadow.traces)
+    candidates, profile = shadow.candidates, shadow.profile
     log_visits = profile.log_visits(candidates)
     belief, found = None, list[EvidenceWeights]()
     for _ in range(passes):
-        counted = recurrence(candidates, belief)
-        table = features(counted, log_visits)
-        weights = _conditional_logit(candidates, table, truth)
-        evidence = table @ weights
-        tried: dict[float, float] = {}
+        table = features(recurrence(candidates, belief), log_visits)
+        weights = _conditional_logit(candidates, table, shadow.truth)
+        best = EvidenceWeights(weights, 0.0, math.inf)
         for scale in SCALES:
-            likely = forward_backward(candidates, profile, scale * evidence)
-            guess = name_best(candidates, likely)
-            error = localisation_error(guess, candidates, truth).error
-            if not tried or error < min(tried.values()):
-                belief = likely
-            tried[scale] = error
-        best = min(SCALES, key=lambda scale: tried[scale])
-        if found and tried[best] >= found[-1].error:
+            likely = forward_backward(candidates, profile, scale * (table @ weights))
+            if (error := shadow.error(likely)) < best.error:
+                best, belief = EvidenceWeights(weights, scale, error), likely
+        if found and best.error >= found[-1].error:
             break
-        found.append(EvidenceWeights(weights, best, tried[best]))
+        found.append(best)
     return tuple(found)
 
 
@@ -319,17 +327,15 @@ def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliabilit
     drawn from ``rng``.
     """
     candidates, claimed = shadow.candidates, shadow.claimed
-    profile = MobilityProfile.of(shadow.model)
-    truth = true_claims(candidates, shadow.traces)
 
     def error(reliability: RepeatReliability, evidence: Floats | None = None) -> float:
+        profile = shadow.profile
         likely = by_sets(candidates, profile, reliability, evidence, claimed)
-        guess = name_best(candidates, likely)
-        return localisation_error(guess, candidates, truth).error
+        return shadow.error(likely)
 
     weights = CROWD if claimed is not None else CROWD[:1]
     plain = min((RepeatReliability(crowd=crowd) for crowd in weights), key=error)
     noise = rng.standard_normal(candidates.claims)
-    hint = _HINT * (truth - 0.5) + math.sqrt(_HINT) * noise
+    hint = _HINT * (shadow.truth - 0.5) + math.sqrt(_HINT) * noise
     tried = (RepeatReliability(power, plain.crowd) for power in POWERS)
     return min(tried, key=lambda reliability: error(reliability, hint))

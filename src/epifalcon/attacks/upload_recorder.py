@@ -160,11 +160,11 @@ class PublicTerms:
 
     def planned_bytes(self, people: int) -> int:
         """Return the maximum size of the statistics of ``people`` people in bytes."""
-        claim = 8 * (6 + len(self.channels) + self.statuses)
-        rows = self.stored_rows(self.rounds) * 4 * (self.width + 1)
-        sums = 16 * len(self.channels) + 8 * (2 + self.parameters + self.statuses)
-        each = self.most_claims * claim + rows + sums
-        return people * each + 8 * self.statuses**3
+        claims = np.zeros(self.most_claims, np.int64)
+        empty = UploadStatistics.empty(self, claims[:1], claims, claims)
+        gradients = 8 * self.parameters
+        each = gradients + sum(one.nbytes for one in empty.arrays().values())
+        return people * each
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -294,29 +294,28 @@ class UploadStatistics:
             ) from None
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``; ``load`` reads it back."""
+        """Write the recording of the method in ``folder`` (``read_statistics``)."""
         about: dict[str, Any] = {"meta": self.meta(), "schema": _SCHEMA}
-        store.write(folder, _KIND, self.arrays(), origin=origin, **about)
-
-    @classmethod
-    def load(cls, folder: Path) -> "UploadStatistics":
-        """Read a record written by ``save``; arrays are memory-mapped."""
-        stored = store.read(folder, _KIND, schema=_SCHEMA)
-        try:
-            return cls.of(dict(stored.arrays), stored.meta)
-        except CorruptFileError as error:
-            raise CorruptFileError(f"{folder}: {error}") from None
+        with store.new_directory(folder / VIEW) as scratch:
+            store.write(scratch, _KIND, self.arrays(), origin=origin, **about)
 
 
 def read_statistics(folder: Path) -> UploadStatistics:
-    """Read the recording in a method's folder; raise ``DataError`` if there is none."""
+    """Read the recording in a method's folder; arrays are memory-mapped.
+
+    Raises ``DataError`` if there is none.
+    """
     place = folder / VIEW
     if not place.is_dir():
         raise DataError(
             f"{place}: no such folder: this run recorded nothing that an attack could "
             "read; run it again with --record-view 500"
         )
-    return UploadStatistics.load(place)
+    stored = store.read(place, _KIND, schema=_SCHEMA)
+    try:
+        return UploadStatistics.of(dict(stored.arrays), stored.meta)
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{place}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -700,10 +699,8 @@ class UploadRecorder:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the recording to the method's folder unless it exists."""
-        if (folder / VIEW).is_dir():
-            return
-        with store.new_directory(folder / VIEW) as scratch:
-            self._statistics().save(scratch, origin)
+        if not (folder / VIEW).is_dir():
+            self._statistics().save(folder, origin)
 
     def _statistics(self) -> UploadStatistics:
         return present(self._view, "nothing was recorded").statistics()

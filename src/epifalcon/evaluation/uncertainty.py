@@ -138,13 +138,11 @@ def auc_interval(ranked: RankingCurve) -> Interval:
     wins = 1 - (ranked.false_positives - ranked.negatives / 2) / healthy
     losses = (ranked.true_positives - ranked.positives / 2) / infected
     auc = float((ranked.positives * wins).sum() / infected)
-    if min(infected, healthy) < 2 or not 0 < auc < 1:
+    wins = np.repeat(wins, ranked.positives)
+    error = _standard_error(wins, np.repeat(losses, ranked.negatives))
+    if error is None or not 0 < auc < 1:
         return Interval(auc)
-    variance = np.cov(wins, fweights=ranked.positives) / infected
-    variance += np.cov(losses, fweights=ranked.negatives) / healthy
-    if variance <= _NO_VARIANCE:
-        return Interval(auc)
-    half = _Z * math.sqrt(variance) / (auc * (1 - auc))
+    half = _Z * error / (auc * (1 - auc))
     low, high = expit(logit(auc) + np.array([-half, half])).tolist()
     return Interval(auc, low, high)
 
@@ -159,19 +157,26 @@ def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Inte
     mine, other = np.asarray(ours), np.asarray(theirs)
     infected = np.asarray(truth, bool)
     same_length(ours=mine, theirs=other, truth=infected)
-    sick, healthy = int(infected.sum()), int((~infected).sum())
-    if not (sick and healthy):
+    if infected.all() or not infected.any():
         return Interval()
     wins = _placements(mine, infected) - _placements(other, infected)
     losses = _placements(other, ~infected) - _placements(mine, ~infected)
     gap = float(wins.mean())
-    if min(sick, healthy) < 2:
+    error = _standard_error(wins, losses)
+    if error is None:
         return Interval(gap)
-    variance = float(wins.var(ddof=1) / sick + losses.var(ddof=1) / healthy)
-    if variance <= _NO_VARIANCE:
-        return Interval(gap)
-    half = _Z * math.sqrt(variance)
-    return Interval(gap, gap - half, gap + half)
+    return Interval(gap, gap - _Z * error, gap + _Z * error)
+
+
+def _standard_error(wins: Floats, losses: Floats) -> float | None:
+    """Return DeLong's standard error of an AUC; None if it is zero or undefined.
+
+    ``wins`` (infected,) and ``losses`` (healthy,) are the placements of each person.
+    """
+    if min(len(wins), len(losses)) < 2:
+        return None
+    variance = wins.var(ddof=1) / len(wins) + losses.var(ddof=1) / len(losses)
+    return math.sqrt(variance) if variance > _NO_VARIANCE else None
 
 
 def _placements(scores: Floats, kind: Mask) -> Floats:

@@ -24,14 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from epifalcon import checks
-from epifalcon.checks import (
-    extra_module,
-    non_negative,
-    one_of,
-    positive,
-    unit_interval,
-    whole,
-)
+from epifalcon.checks import extra_module, non_negative, one_of, positive, whole
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.events import (
     UNITS,
@@ -154,27 +147,21 @@ def reference_epsilon(
     delta: float = DELTA,
     *,
     method: Literal["pld", "rdp"] = "pld",
-    sampling: float = 1.0,
 ) -> float:
     """Compute epsilon with Google's dp-accounting (extra ``audit``).
 
-    ``noise_multiplier`` is sigma over sensitivity. PLD is numerically exact and
-    supports Poisson sampling with probability ``sampling``; RDP is an upper bound.
-    Used for checks and for sampled rounds.
+    ``noise_multiplier`` is sigma over sensitivity. PLD is numerically exact, RDP an
+    upper bound.
     """
-    positive(noise_multiplier=noise_multiplier, sampling=sampling)
-    unit_interval(sampling=sampling)
+    positive(noise_multiplier=noise_multiplier)
     whole(1, releases=releases)
     one_of(("pld", "rdp"), method=method)
     _check_delta(delta)
     dp: Any = extra_module("dp_accounting", "audit", "this check")
-    event = dp.GaussianDpEvent(noise_multiplier)
-    if sampling < 1:
-        event = dp.PoissonSampledDpEvent(sampling, event)
     package = import_module(f"dp_accounting.{method}")
     accountants = {"pld": "PLDAccountant", "rdp": "RdpAccountant"}
     accountant = getattr(package, accountants[method])()
-    accountant.compose(event, releases)
+    accountant.compose(dp.GaussianDpEvent(noise_multiplier), releases)
     return float(accountant.get_epsilon(delta))
 
 
@@ -220,11 +207,6 @@ class Uploads(checks.Checked):
         super().__post_init__()
         _check_delta(self.delta)
         _check_delta(self.paper_delta, "paper_delta")
-        if self.relation == "add-remove":
-            raise SettingsError(
-                "relation='add-remove' cannot hold if each upload is visible: "
-                "use 'zero-out' or 'replace'"
-            )
 
     @property
     def sensitivity(self) -> float:
@@ -250,7 +232,6 @@ class Uploads(checks.Checked):
     def sigma_for(self, epsilon: float, unit: Unit) -> float:
         """Return the smallest sigma that gives ``epsilon`` for ``unit``."""
         positive(epsilon=epsilon)
-        one_of(UNITS, unit=unit)
         return sigma_for(epsilon, self.delta, self.sensitivity, self.releases(unit))
 
     def checked(self, sigma: float, unit: Unit) -> dict[str, float]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from epifalcon import store
 from epifalcon.checks import non_negative
 from epifalcon.errors import (
     BudgetExceededError,
@@ -154,11 +155,7 @@ class Journal:
                 self._write(file.fileno(), data)
             if not self._size:
                 # Sync the directory entry of the new file.
-                folder = os.open(self._path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+                store.flush(self._path.parent)
         except OSError as error:
             raise WriteError(
                 f"{self._path}: cannot be written: {error.strerror}"

@@ -102,24 +102,12 @@ class SampledTraces:
                 raise DataError(
                     f"the mobility model has {ours} {name}, the traces have {theirs}"
                 )
-        copies, count = settings.pseudo_copies, len(traces.regions)
-        domains = np.zeros(count, np.int32)
+        domains = np.zeros(len(traces.regions), np.int32)
         if self.by_domain:
             domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
-        return self.within(domains, traces, model, copies, rng, progress)
-
-    def within(
-        self,
-        domains: Domains,
-        traces: Traces,
-        model: MobilityModel,
-        copies: int,
-        rng: np.random.Generator,
-        progress: Progress = silent,
-    ) -> PseudoTraces:
-        """Generate pseudo traces within given domains, with one seed per copy."""
         weight = model.visits if self.by_visits else np.ones(model.visits.shape)
         tables = make_tables(model, domains, weight)
+        copies = settings.pseudo_copies
         seeds = rng.integers(0, 2**63, size=copies, dtype=np.uint64)
         made = np.empty((copies, *traces.by_slot.shape), np.int32)
 

@@ -351,16 +351,11 @@ def learn_attacks(
     own = rehearse(experiment, copies, seed, progress)
     passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
-    claims, profile = other.candidates, MobilityProfile.of(other.model)
-    truth = true_claims(claims, other.traces)
-    errors = [
-        localisation_error(name_best(claims, likely), claims, truth).error
-        for likely in (
-            combined(claims, profile, passes),
-            by_sets(claims, profile, sets, claimed=other.claimed),
-        )
-    ]
-    return AttackParameters(passes, sets, errors[1] < errors[0])
+    claims, profile = other.candidates, other.profile
+    by_moves = combined(claims, profile, passes)
+    one_per_set = by_sets(claims, profile, sets, claimed=other.claimed)
+    better = other.error(one_per_set) < other.error(by_moves)
+    return AttackParameters(passes, sets, better)
 
 
 def rehearse(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks.audit.canaries import BLANKS, CanaryPeople, CanaryVisits
-from epifalcon.errors import SettingsError
+from epifalcon.errors import DataError
 from epifalcon.models.person_model import initial_parameters
 from epifalcon.privacy.gaussian import GaussianMechanism
 from tests.attacks.audit.plans import MODEL, paper, plan_of
@@ -58,8 +58,8 @@ def test_counts_are_ones_and_zeros_with_noise():
 
 
 def test_nothing_is_promised_nothing_is_audited():
-    with pytest.raises(SettingsError, match="has no guarantee"):
-        visits(plan_of(mode="off"))
+    with pytest.raises(DataError, match="has no guarantee"):
+        visits(plan_of(mode="off")).uploads("upload", 0, [0])
 
 
 @pytest.mark.parametrize("together", [1, 3])

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.checks import whole
-from epifalcon.errors import SettingsError
+from epifalcon.checks import present
 from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.engine import EdgeExchange
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
@@ -117,11 +116,6 @@ class CanaryVisits:
     seed: int
     visits: int = 4000
     """Number of canary visits, rounded up so that each person has equally many."""
-
-    def __post_init__(self) -> None:
-        whole(2, visits=self.visits)
-        if self.plan.upload is None:
-            raise SettingsError(_OFF)
 
     def uploads(
         self, kind: str, layer: int, rounds: Sequence[int]
@@ -235,7 +229,7 @@ class CanaryVisits:
 
     @property
     def _clip(self) -> float:
-        return 0.0 if self.plan.upload is None else self.plan.upload.clip
+        return present(self.plan.upload, _OFF).clip
 
     @property
     def _client(self) -> Client:
@@ -295,12 +289,6 @@ class CanaryPeople:
     """Number of canary people, not counting blanks."""
     together: int = 1
     """Number of people in each cohort."""
-
-    def __post_init__(self) -> None:
-        whole(2, people=self.people)
-        whole(1, together=self.together)
-        if self.plan.gradient is None:
-            raise SettingsError(_OFF)
 
     def gradients(self, rounds: Sequence[int]) -> ChannelObservations:
         """Observe the gradients of every device, or cohort, in each round."""
@@ -363,7 +351,7 @@ class CanaryPeople:
 
     @property
     def _clip(self) -> float:
-        return 0.0 if self.plan.gradient is None else self.plan.gradient.clip
+        return present(self.plan.gradient, _OFF).clip
 
     @cached_property
     def _cohorts(self) -> list[Cohort]:

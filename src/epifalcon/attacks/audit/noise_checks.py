@@ -52,7 +52,7 @@ class NoiseStatistics:
 NOTHING_FOUND = NoiseStatistics(0, 0.0, "", 0.0, 0.0)
 
 
-def check_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
+def check_noise(blank: Floats, sigma: float) -> NoiseStatistics:
     """Check the noise in ``blank`` (rounds, people, places, width), part of a channel.
 
     Counts vectors that occur twice. Correlations are computed between any two
@@ -72,15 +72,11 @@ def check_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
         found.append((_correlated(moved[:-1], moved[1:]), name))
     strongest, along = max(found)
     seen, shortfall = _furthest_short(blank, sigma)
-    made = NoiseStatistics(_repeats(blank), strongest, along, seen, shortfall)
-    return worst([made], [part])
+    return NoiseStatistics(_repeats(blank), strongest, along, seen, shortfall)
 
 
 def shared_noise(one: Floats, other: Floats) -> NoiseStatistics:
     """Check whether two channels of the same shape share noise."""
-    if one.shape != other.shape:
-        shapes = f"{one.shape} and {other.shape}"
-        raise DataError(f"blanks have shapes {shapes}, expected equal ones")
     again = np.intersect1d(_whole_rows(one), _whole_rows(other))
     correlation = _correlated(one, other)
     return NoiseStatistics(len(again), correlation, "channels", math.inf, 0.0)

@@ -156,7 +156,7 @@ class AuditSettings:
         if not self.strengths or len(set(self.strengths)) < len(self.strengths):
             raise SettingsError("strengths must name 'run', 'test', 'bare', each once")
         for strength in self.strengths:
-            one_of(get_args(Strength), strength=strength)
+            one_of(get_args(Strength), strengths=strength)
         if self.confidence in (0, 1):
             raise SettingsError(f"confidence={self.confidence} must be between 0 and 1")
 
@@ -329,7 +329,7 @@ class _AuditRun:
 
 def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
     """Return noise statistics of all blanks of a channel."""
-    parts = [check_noise(blank, sigma, name) for name, blank in seen.blank.items()]
+    parts = [check_noise(blank, sigma) for blank in seen.blank.values()]
     return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
 
