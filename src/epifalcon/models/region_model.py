@@ -247,8 +247,8 @@ def _accumulate_gradient(
         error = data.error(network, leaf, day, targets) / pairs
         error.backward()  # type: ignore[no-untyped-call]
         total += error.item()
-    # ``backward`` with given gradients would import SymPy.
-    sum((states[day] * leaf.grad).sum() for day, leaf in leaves.items()).backward()
+    gradients = [leaf.grad for leaf in leaves.values()]
+    torch.autograd.backward([states[day] for day in leaves], gradients)
     return total, [state.detach() for state in states]
 
 
