@@ -27,7 +27,8 @@ only on a terminal. Shell completion: `epifalcon --install-completion`.
 | 4 | privacy budget: nothing was released |
 | 5 | corrupt file: a file that epifalcon wrote has changed since |
 | 6 | cannot write: the path exists, was not written by epifalcon, or is not writable |
-| 7 | too few sites: the work so far is stored and can be resumed |
+| 7 | too few sites: the work so far is stored and can be resumed; or a site was lost |
+| 8 | unreachable: the server of a federation does not answer or refuses the kit |
 """
 
 TABLE = "| option | meaning |\n| --- | --- |\n"

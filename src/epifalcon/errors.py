@@ -43,6 +43,12 @@ class TooFewSitesError(EpifalconError):
     exit_code = 7
 
 
+class UnreachableError(EpifalconError):
+    """The server of a federation cannot be reached, or refuses the connection."""
+
+    exit_code = 8
+
+
 class StoppedError(EpifalconError):
     """The user stopped the work: the work so far is stored and can be resumed."""
 

@@ -58,7 +58,7 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
         ("join", "a", 2, "site.toml: city is empty"),
         ("join", "server", 3, "is the kit of server, expected that of site"),
         ("serve", "a", 3, "expected that of server"),
-        ("status", "admin", 1, "cannot reach the server at localhost:8003"),
+        ("status", "admin", 8, "cannot reach the server at localhost:8003"),
     ):
         epifalcon("federate", command, out / kit).require_error(code, why)
 

@@ -333,10 +333,10 @@ def _folder(keep: Path | None) -> "contextlib.AbstractContextManager[Path | str]
 
 
 def _require_success(status: "JobStatus") -> None:
-    """Raise the error that ended the run, with its exit code."""
+    """Raise the error that ended the run, or one for lost sites, with its exit code."""
     from epifalcon.federation.nvflare.jobs import error_of
 
-    if status.succeeded:
+    if status.succeeded and not status.why:
         return
     place = f"details: runs/{status.name}/summary.json in the kit of the server"
     reason = status.why or "reason unknown"

@@ -1,7 +1,7 @@
 """The command ``epifalcon``: its commands and the handling of errors.
 
 Exit codes: 0 success; 1 internal error; 2 usage or settings; 3 invalid data;
-4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites.
+4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites; 8 server unreachable.
 """
 
 import os
@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 2 usage or settings, 3 invalid data, 4 privacy budget, "
-    "5 corrupt file, 6 cannot write, 7 too few sites.",
+    "5 corrupt file, 6 cannot write, 7 too few sites, 8 server unreachable.",
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,

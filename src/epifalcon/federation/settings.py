@@ -162,7 +162,6 @@ class SiteRules(Checked):
     """Timeout for an answer of a site, in seconds."""
     most_missed: Count = 3
     """Number of consecutive missed rounds after which a site is removed."""
-    most_answer_mb: Count = 1024
 
     @property
     def sends_rows(self) -> bool:

@@ -208,7 +208,8 @@ def _federated(
         raise EpifalconError(f"the server wrote no summary; see the logs in {folder}")
     summary: dict[str, Any] = json.loads(path.read_text())
     if not summary["finished"]:
-        raise EpifalconError(f"the run did not finish: {summary['error']}")
+        why = f"the run did not finish: {summary['error']}"
+        raise jobs.error_of(summary["error_kind"], why)
     return _Ran(summary, place)
 
 

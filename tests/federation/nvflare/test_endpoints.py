@@ -11,8 +11,10 @@ from nvflare.collab.api.app import ClientApp, ServerApp
 from nvflare.collab.api.context import set_call_context
 from nvflare.collab.api.exceptions import RunAborted
 
-from epifalcon.errors import DataError, SettingsError, StoppedError
+from epifalcon.cli.federate import _require_success
+from epifalcon.errors import DataError, SettingsError, StoppedError, TooFewSitesError
 from epifalcon.federation.falcon.site_run import FalconRunRequest
+from epifalcon.federation.network.signed_calls import SignedTransport
 from epifalcon.federation.network.site_calls import (
     SUMMARY,
     InMemoryTransport,
@@ -25,6 +27,7 @@ from epifalcon.federation.nvflare.endpoints import (
     SiteEndpoint,
 )
 from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reason
+from epifalcon.federation.nvflare.provisioning import Deployment, open_kit, provision
 from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import SiteRules
 from epifalcon.studies.federation_rehearsal import write_site
@@ -79,6 +82,33 @@ def test_a_job_of_plain_values_is_a_whole_run_resumed_only_on_request(
     assert JobStatus.of("7", record).kind == "SettingsError"
 
 
+class Lossy(InMemoryTransport):
+    """The first site answers nothing after the first calls."""
+
+    def call(self, calls, seconds):
+        self.done = getattr(self, "done", 0) + 1
+        here = {s: c for s, c in calls.items() if self.done < 8 or s != SITES[0]}
+        failures = dict.fromkeys(calls.keys() - here.keys(), "away")
+        return super().call(here, seconds)[0], failures
+
+
+def test_a_run_that_lost_a_site_names_it_in_summary_and_job_record(
+    tmp_path, monkeypatch
+):
+    method = "falcon"
+    monkeypatch.setenv(JOB, "7")
+    server = tmp_path / "server"
+    lossy = Lossy(sites_in(tmp_path, method)._answers)
+    coordinator(method).coordinate(lossy, server)
+    summary = json.loads((server / "runs" / "one" / SUMMARY).read_text())
+    assert (summary["finished"], summary["sites"]["lost"]) == (True, [SITES[0]])
+    record = {"status": "FINISHED:COMPLETED", **read_reason(server, "/7")}
+    status = JobStatus.of("7", record)
+    assert status.why == f"the run was completed without {SITES[0]}"
+    with pytest.raises(TooFewSitesError):
+        _require_success(status)
+
+
 @pytest.mark.parametrize("method", RUN_REQUESTS)
 def test_a_request_with_an_unknown_setting_is_refused(tmp_path, method):
     args = job_of("one", RUN_REQUESTS[method], RunOptions(), 2).args
@@ -97,9 +127,12 @@ def test_a_name_that_leads_out_of_the_kit_is_refused(tmp_path, run):
 
 @pytest.fixture
 def in_context(tmp_path):
+    deployment = Deployment(project="p", host="localhost", sites=("clinic-a",))
+    kits = provision(deployment, tmp_path / "kits")
+
     def enter(app, name):
         app.name = name
-        app._workspace = SimpleNamespace(get_root_dir=lambda: str(tmp_path))
+        app._workspace = SimpleNamespace(get_root_dir=lambda: str(kits[name]))
         app._client_proxies = []
         set_call_context(app.new_context(name, name))
         return app
@@ -122,12 +155,24 @@ class Broken(SiteEndpoint):
 @pytest.mark.parametrize(
     ("run", "kind"), [("unready", "FileNotFoundError"), ("ready", "ValueError")]
 )
-def test_of_a_sites_error_only_the_kind_leaves(in_context, caplog, run, kind):
+def test_of_a_sites_error_only_the_kind_leaves(in_context, caplog, tmp_path, run, kind):
     end = in_context(ClientApp(Broken("falcon", run)), "clinic-a").obj
     end.open()
-    assert end.answer(b"") == kind
+    assert end.answer(b"") == {"ready": "UnsignedError"}.get(run, kind)
+    own = open_kit(tmp_path / "kits" / "server").credentials()
+    transport = SignedTransport(Direct({"clinic-a": end.answer}), run, own)
+    assert transport.call({"clinic-a": b"call"}, LIMIT) == ({}, {"clinic-a": kind})
     assert f"{kind} at" in caplog.text
     assert SECRET not in caplog.text
+
+
+class Direct(InMemoryTransport):
+    """Text in place of an answer is the reason of a failure."""
+
+    def call(self, calls, seconds):
+        found, failed = super().call(calls, seconds)
+        failed |= {site: one for site, one in found.items() if isinstance(one, str)}
+        return {site: found[site] for site in found.keys() - failed.keys()}, failed
 
 
 class Failing(ServerEndpoint):

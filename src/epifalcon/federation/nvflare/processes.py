@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from epifalcon.errors import EpifalconError
+from epifalcon.errors import UnreachableError
 from epifalcon.federation.nvflare.provisioning import (
     HERE,
     STATE,
@@ -24,6 +24,7 @@ def run_in_foreground(folder: Path) -> None:
     """Replace this process by the server or site of a kit; never return."""
     require_nvflare()
     kit = open_kit(folder, "server", "site")
+    kit.credentials()
     os.execve(sys.executable, _command(kit), _environment(kit))
 
 
@@ -95,11 +96,15 @@ def wait_for_port(process: ChildProcess, limit: float) -> None:
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if not process.running:
-            raise EpifalconError(f"the server ended during start-up; see {process.log}")
+            raise UnreachableError(
+                f"the server ended during start-up; see {process.log}"
+            )
         with contextlib.suppress(OSError), socket.create_connection(address, 1.0):
             return
         time.sleep(0.1)
-    raise EpifalconError(f"the server did not listen within {limit:g} s: {process.log}")
+    raise UnreachableError(
+        f"the server did not listen within {limit:g} s: {process.log}"
+    )
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from epifalcon import checks
 from epifalcon.errors import DataError, EpifalconError, SettingsError
+from epifalcon.federation.network.credentials import Credentials
 from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
@@ -38,6 +39,8 @@ _RESERVED = frozenset({"server", "admin", "authority", "all"})
 
 Kind = Literal["server", "site", "admin"]
 _ABOUT = "epifalcon.json"
+_VERSION = 2
+"""Version of the settings in a kit; kits of other versions are refused."""
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
@@ -72,6 +75,11 @@ class Deployment:
             require_name(f"sites[{index}]", site)
             if site.lower() in _RESERVED:
                 raise SettingsError(f"sites[{index}]={site!r} is a reserved name")
+            # Certificates hold names only: this site could sign as the server.
+            if site.lower() == self.host.lower():
+                raise SettingsError(
+                    f"sites[{index}]={site!r} is the server's host name"
+                )
         # One folder per site, also on case-insensitive file systems.
         if len({site.lower() for site in self.sites}) != len(self.sites):
             raise SettingsError(f"sites={list(self.sites)} must be different names")
@@ -119,6 +127,11 @@ class Kit:
         if self.name == "server":
             return "server"
         return "admin" if self.name == "admin" else "site"
+
+    def credentials(self) -> Credentials:
+        """Read key and certificate; raise ``CorruptFileError`` if they are invalid."""
+        names = {"server": self.deployment.host, "admin": self.deployment.admin}
+        return Credentials(self.folder / "startup", names.get(self.name, self.name))
 
 
 def provision(
@@ -171,10 +184,14 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
         raise DataError(f"{folder}: not a start-up kit of epifalcon")
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        version = about.get("version", 1)
         deployment = build(Deployment, about["deployment"])
         kit = Kit(folder, str(about["name"]), deployment)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
+    if version != _VERSION:
+        why = f"a kit of version {version}, expected {_VERSION}"
+        raise DataError(f"{folder}: {why}; create it again with this epifalcon")
     if kinds and kit.kind not in kinds:
         expected = " or ".join(kinds)
         raise DataError(
@@ -239,7 +256,8 @@ def _finish(kit: Path, name: str, deployment: Deployment) -> None:
         for path in kit.rglob(pattern):
             path.unlink()
     (kit / STATE).mkdir()
-    _write(kit / _ABOUT, {"name": name, "deployment": as_plain(deployment)})
+    about = {"version": _VERSION, "name": name, "deployment": as_plain(deployment)}
+    _write(kit / _ABOUT, about)
     local = kit_settings(kind)
     if kind != "admin":
         local["resources"]["class_allow_list"] = list(PLUMBING)

@@ -1,0 +1,80 @@
+"""A site with a valid certificate that sends others calls in a chosen name.
+
+``python spy.py STARTUP PORT ORIGIN TARGET WHAT``, with a token in the environment,
+connects as a part of its own site and sends the job cell ``TARGET`` a call as if
+``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing.
+NVFlare's own classes do all the rest.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from nvflare.apis.job_launcher_spec import JobProcessEnv
+from nvflare.apis.utils.decomposers import flare_decomposers
+from nvflare.collab.runtime.defs import CALL_PROTOCOL_VERSION as VERSION
+from nvflare.collab.runtime.defs import MSG_CHANNEL, MSG_TOPIC, CallHeaderKey
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.cellnet.utils import new_cell_message
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.sec.authn import set_add_auth_headers_filters
+
+
+def say(what):
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main(startup, port, origin, target, what):
+    flare_decomposers.register()
+    site = Path(startup).parent.name
+    credentials = {
+        "ca_cert": f"{startup}/rootCA.pem",
+        "client_cert": f"{startup}/client.crt",
+        "client_key": f"{startup}/client.key",
+        "connection_security": "mtls",
+    }
+    url = f"grpc://localhost:{port}"
+    cell = Cell(f"{site}.spy", url, secure=True, credentials=credentials)
+    cell.core_cell.start()
+    token, signature = JobProcessEnv.AUTH_TOKEN, JobProcessEnv.TOKEN_SIGNATURE
+    ssid = os.environ[JobProcessEnv.SSID]
+    names = (site, os.environ[token], os.environ[signature], ssid)
+    set_add_auth_headers_filters(cell, *names)
+
+    def forge(message):
+        message.set_header(MessageHeaderKey.ORIGIN, origin)
+
+    cell.core_cell.add_outgoing_request_filter("*", "*", forge)
+    while not cell.core_cell.is_backbone_ready():
+        time.sleep(0.1)
+    if what.isdigit():
+        blob = Message(payload=bytes(int(what) * 2**20))
+        sent = cell.send_blob(CellChannel.RETURN_ONLY, "collab:call", target, blob)
+        try:
+            say(sent.result(60.0))
+        except Exception as error:
+            say(error)
+    victim = target.split(".")[0]
+    headers = {
+        CallHeaderKey.PROTOCOL_VERSION: VERSION,
+        CallHeaderKey.TARGET_NAME: victim,
+        CallHeaderKey.METHOD_NAME: "answer",
+    }
+    arguments = {"call": Path(what).read_bytes()}
+    payload = {"target_name": victim, "method_name": "answer", "kwargs": arguments}
+    reply = cell.send_request(
+        channel=MSG_CHANNEL,
+        topic=MSG_TOPIC,
+        target=target,
+        request=new_cell_message(headers, payload),
+        timeout=4.0,
+    )
+    say(reply.headers.get(MessageHeaderKey.RETURN_CODE))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
