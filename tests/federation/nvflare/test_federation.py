@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from epifalcon.cli.federate import _require_success
-from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.errors import DataError, TooFewSitesError, UnreachableError
 from epifalcon.federation.falcon.server_run import MODEL
 from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.field.privacy_plan import FieldPlan
@@ -31,7 +31,7 @@ from epifalcon.federation.network.site_files import SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.nvflare.components import SOCKETS
 from epifalcon.federation.nvflare.endpoints import GONE
-from epifalcon.federation.nvflare.jobs import RUNS, job_of, write_job
+from epifalcon.federation.nvflare.jobs import RUNS, connect, job_of, write_job
 from epifalcon.federation.nvflare.processes import ChildProcess, wait_for_port
 from epifalcon.federation.nvflare.provisioning import provision
 from epifalcon.federation.preparation import split_sites
@@ -108,12 +108,18 @@ def first_words(live, certificate=None):
         return b""
 
 
-def test_the_server_speaks_only_to_those_with_a_certificate_of_its_root(live, tmp_path):
+def test_the_server_speaks_only_to_those_with_a_certificate_of_its_root(
+    live, tmp_path, capfd
+):
     assert first_words(live, live.kits[FIRST] / "startup")
     deployment = live.processes["server"].kit.deployment
-    stranger = provision(deployment, tmp_path / "other")[FIRST] / "startup"
+    strangers = provision(deployment, tmp_path / "other")
     assert first_words(live, None) == b""
-    assert first_words(live, stranger) == b""
+    assert first_words(live, strangers[FIRST] / "startup") == b""
+    capfd.readouterr()
+    with pytest.raises(UnreachableError, match="is the kit of this federation"):
+        connect(strangers["admin"], 5.0).__enter__()
+    assert capfd.readouterr() == ("", "")
 
 
 def request_of(rounds, privacy=PAPER, **rules):
@@ -234,12 +240,14 @@ def spy(live, own, origin, target, what):
     """Send a message in the name of ``origin``; return what became of it."""
     deployment = live.processes["server"].kit.deployment
     startup, port = live.kits[FIRST] / "startup", str(deployment.port)
-    return subprocess.Popen(
+    return subprocess.run(
         [sys.executable, SPY, startup, port, origin, target, str(what)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **live.environment, **own},
-    )
+        timeout=PATIENCE,
+        check=True,
+    ).stdout
 
 
 def forged_hello(run, site, seed):
@@ -267,14 +275,10 @@ def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path)
     before = [psutil.Process(one).memory_info().rss for one in processes]
     target, own = f"{SECOND}.{job}", f"{FIRST}.spy"
     with held_up(processes[0]):
-        spies = [spy(live, old, f"server.{job}", target, call)]
-        spies += [spy(live, new, f"{FIRST}.{job}", target, call)]
-        spies += [spy(live, new, own, target, MORE_MB)]
-        for one in spies[:2]:
-            one.communicate(timeout=PATIENCE)
-    spies += [spy(live, new, own, f"server.{job}", MORE_MB)]
-    for one in spies[2:]:
-        assert "exceeds configured limit" in one.communicate(timeout=PATIENCE)[0]
+        spy(live, old, f"server.{job}", target, call)
+        spy(live, new, f"{FIRST}.{job}", target, call)
+    for end in (target, f"server.{job}"):
+        assert "exceeds configured limit" in spy(live, new, own, end, MORE_MB)
     after = [psutil.Process(one).memory_info().rss for one in processes]
     assert max(np.subtract(after, before)) < 100 * 2**20
     status = admin.wait(job, PATIENCE)
@@ -306,6 +310,8 @@ def test_nothing_listens_but_the_server_and_no_command_line_holds_a_secret(live,
     admin.stop(job)
     ports = deployment.port, deployment.admin_port
     assert listening == {("server", port) for port in ports}
+    # The server's own token is the number of the job; only its signature is secret.
+    secrets.remove(job)
     assert len(secrets) > 4
     assert not [word for line in lines for word in line if word in secrets]
     admin.wait(job, PATIENCE)
