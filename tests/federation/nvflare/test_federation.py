@@ -252,7 +252,8 @@ def spy(live, own, origin, target, what):
 
 def forged_hello(run, site, seed):
     other = replace(request_of(40, PrivacySettings()), seed=seed)
-    return pack(other.hello.encode(MessageHeader(run, site, 0, "hello")))
+    # A round that is not over yet.
+    return pack(other.hello.encode(MessageHeader(run, site, 1000, "hello")))
 
 
 def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path):

@@ -7,14 +7,19 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 from nvflare.apis.job_launcher_spec import JobReturnCode
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.message import Message
 
 from epifalcon.federation.nvflare import components
 from epifalcon.federation.nvflare.processes import _environment
 from epifalcon.federation.nvflare.provisioning import Deployment, Kit
-from tests.federation.nvflare.live import LOOPBACK, leaks
+from tests.federation.nvflare.live import LOOPBACK, leaks, until
 
 
 def test_it_runs_nothing_but_the_programs_of_jobs():
@@ -38,6 +43,45 @@ def test_calls_to_lost_sites_do_not_hold_up_the_end_of_a_job():
     made.stop_controller(None)
     assert time.monotonic() - began < 10
     stop.set()
+
+
+@pytest.mark.parametrize(
+    ("peer", "origin", "dropped"),
+    [
+        ("clinic", "clinic", False),
+        ("clinic.job", "clinic.job", False),
+        ("clinic", "clinic.job", False),
+        ("server.job", "server.job", False),
+        ("clinic", "server.job", True),
+        ("clinic", "server", True),
+        ("clinic.job", "school.job", True),
+        ("clinic", "clinic2", True),
+    ],
+)
+def test_a_message_has_the_name_of_its_connection(peer, origin, dropped):
+    message = Message({MessageHeaderKey.ORIGIN: origin})
+    message.set_prop(MessagePropKey.ENDPOINT, Endpoint(peer))
+    assert (components.refuse_foreign_origin(message) is not None) == dropped
+
+
+def test_only_the_owner_can_enter_the_folder_of_sockets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    components.SOCKETS.mkdir(parents=True, mode=0o755)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (components.SOCKETS / str(ended.pid)).touch()
+    (components.SOCKETS / "1").touch()
+    driver = components.UnixDriver()
+    url, _ = driver.get_urls("unix", {})
+    connector = SimpleNamespace(params={"path": urlsplit(url).path})
+    listening = threading.Thread(target=driver.listen, args=(connector,))
+    listening.start()
+    mine = components.SOCKETS / str(os.getpid())
+    until(mine.is_socket, "the socket")
+    assert stat.S_IMODE(components.SOCKETS.stat().st_mode) == 0o700
+    assert {one.name for one in components.SOCKETS.iterdir()} == {"1", mine.name}
+    driver.shutdown()
+    listening.join()
 
 
 def test_messages_are_not_formatted_for_the_log():

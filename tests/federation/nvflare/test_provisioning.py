@@ -1,6 +1,7 @@
 """Deployments and kits: mistakes named, real certificates, closed files, few rights."""
 
 import json
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -53,6 +54,7 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path, line, message):
 
 
 SITES = [(), ("a/b",), ("..",), ("server",), ("Admin",), ("a", "A"), ("a" * 64,), ("",)]
+SITES += [("a", "LocalHost")]
 HOSTS = ["", "a b", "-a", "a..b", "http://a", "a:1", "a" * 65]
 
 
@@ -204,6 +206,15 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, capfd):
         provision(DEPLOYMENT, tmp_path / "out")
     assert not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_kit_of_an_earlier_version_is_refused(kits, tmp_path):
+    kit = shutil.copytree(kits["clinic-a"], tmp_path / "kit")
+    about = json.loads((kit / "epifalcon.json").read_text())
+    del about["version"]
+    (kit / "epifalcon.json").write_text(json.dumps(about))
+    with pytest.raises(DataError, match="create it again"):
+        open_kit(kit)
 
 
 def test_kits_are_never_overwritten_and_other_folders_are_no_kits(kits, tmp_path):

@@ -204,9 +204,9 @@ class UnixDriver(BaseDriver):
         for old in SOCKETS.iterdir():
             if old.name == str(os.getpid()) or not psutil.pid_exists(int(old.name)):
                 old.unlink()
-        self._server = _UnixServer(str(_socket_of(connector)), ConnectionHandler)
-        self._server.driver, self._server.connector = self, connector
-        self._server.serve_forever()
+        with _UnixServer(str(_socket_of(connector)), ConnectionHandler) as server:
+            server.driver, server.connector, self._server = self, connector, server
+            server.serve_forever()
 
     def connect(self, connector: ConnectorInfo) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
