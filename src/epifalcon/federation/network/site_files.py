@@ -19,9 +19,7 @@ refusal reveals nothing about people.
 import hashlib
 import json
 import math
-import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +50,7 @@ from epifalcon.privacy.events import (
 )
 from epifalcon.privacy.ledger import Journal
 from epifalcon.settings import build, read_toml
+from epifalcon.streams import stored_secret
 from epifalcon.types import Floats, Mask
 
 T = TypeVar("T")
@@ -78,7 +77,6 @@ BUDGET_FILE = "promises.jsonl"
 REPLAYED = "it released this before for other values"
 """Reason sent to the server for a ``ReplayError``."""
 _SECRET = "secret"
-_SECRET_BYTES = 32
 _ROUNDING = 1e-9
 _LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
 """Factor of mu^2 by neighbouring relation: replacing a row doubles the distance."""
@@ -219,40 +217,10 @@ class SiteFiles:
 
         It is derived from the site's secret and from a secret in the run's folder.
         """
-        site_secret = _secret(self.folder / _SECRET)
-        run_secret = _secret(self.run(run) / _SECRET)
+        site_secret = stored_secret(self.folder / _SECRET)
+        run_secret = stored_secret(self.run(run) / _SECRET)
         digest = hashlib.sha256(site_secret + run_secret + run.encode()).digest()
         return int.from_bytes(digest, "big")
-
-
-def _secret(path: Path) -> bytes:
-    try:
-        secret = bytes.fromhex(path.read_text())
-    except FileNotFoundError:
-        return _new_secret(path)
-    except ValueError:
-        secret = b""
-    if len(secret) != _SECRET_BYTES:
-        raise CorruptFileError(f"{path}: holds no secret; restore the file")
-    return secret
-
-
-def _new_secret(path: Path) -> bytes:
-    secret = secrets.token_bytes(_SECRET_BYTES)
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(secret.hex())
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        # Never overwrite a secret that another process has just created.
-        os.link(scratch, path)
-    except FileExistsError:
-        return _secret(path)
-    finally:
-        scratch.unlink()
-    return secret
 
 
 def require_run_name(name: str) -> str:
