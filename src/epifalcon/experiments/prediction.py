@@ -261,7 +261,7 @@ def _record_scoring(
     covers two values, not even in two copies of a run folder.
     """
     with lock_folder(run.folder):
-        record = None if run.secret is None else SpendingRecord.of_user(run.secret)
+        record = SpendingRecord.of_user(run.secret)
         ledger = Ledger.open(run.ledger, budget=plan.budget, record=record)
         name = f"scoring {ledger.head} {_digest(cohort)}"
         seed = Streams(run.seed).seed_for(name)

@@ -104,12 +104,6 @@ class TrainingTask:
         return RunSeeds(self.seed, self.secret if private else None)
 
     @property
-    def spending_record(self) -> SpendingRecord | None:
-        """Record of the spent budget; None without a secret, and so a guarantee."""
-        secret = self.seeds.secret
-        return None if secret is None else SpendingRecord.of_user(secret)
-
-    @property
     def split(self) -> preparation.ValidationSplit:
         """Validation people and folds, which depend only on seed and person."""
         return preparation.validation_split(self.site_data, self.settings, self.seed)
@@ -311,8 +305,9 @@ class _Training:
         if folder is not None:
             resumed = checkpoints.newest(folder, origin)
             with _advice(_NO_LEDGER, folder / LEDGER):
+                record = SpendingRecord.of_user(task.seeds.secret)
                 ledger = checkpoints.ledger_of(
-                    folder / LEDGER, plan.budget, resumed, task.spending_record
+                    folder / LEDGER, plan.budget, resumed, record
                 )
         if resumed is None:
             validation = settings.stopping.selected_on == "validation"

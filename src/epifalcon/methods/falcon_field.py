@@ -202,7 +202,7 @@ class FalconField(Method):
         if folder is None:
             return Ledger(budget)
         folder.mkdir(parents=True, exist_ok=True)
-        record = None if secret is None else SpendingRecord.of_user(secret)
+        record = SpendingRecord.of_user(secret)
         return Ledger.open(folder / LEDGER, budget=budget, replay_from=0, record=record)
 
     def _recalibrations(

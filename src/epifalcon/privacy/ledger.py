@@ -7,6 +7,7 @@ truncation. A ``SpendingRecord`` outside of the run folder detects older copies.
 Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -42,6 +43,8 @@ from epifalcon.types import Plain
 
 FORMAT = "epifalcon-ledger"
 VERSION = 1
+_LOG = "ledger"
+"""Name of a ledger in its ``SpendingRecord``."""
 _KINDS: dict[str, type[Release]] = {
     "gaussian": GaussianRelease,
     "pseudo-traces": PseudoTraceRelease,
@@ -223,7 +226,7 @@ class Ledger:
             lines.append(line)
             heads.append(head)
         if lines:
-            self._write(lines, heads[-1])
+            self._append(lines, heads[1:])
         self._enter(fresh, lines, heads[1:])
         for release in releases:
             self._repeatable.pop(_key(release), None)
@@ -317,27 +320,21 @@ class Ledger:
             raise SettingsError(
                 f"{path}: has the budget {ledger.budget}, not the given {budget}"
             )
-        if record is not None:
-            with record.locked():
-                record.require(ledger._heads, path)
-                record.store(len(ledger._releases), ledger.head)
-        if is_new:
-            journal.append(ledger._lines)
         ledger._journal, ledger._record = journal, record
+        ledger._append(ledger._lines if is_new else [], [])
         return ledger
 
-    def _write(self, lines: Sequence[str], head: str) -> None:
-        """Write entries to the journal, then to the record; both before a release."""
-        journal, record = self._journal, self._record
-        if journal is None:
+    def _append(self, lines: Sequence[str], heads: Sequence[str]) -> None:
+        """Write lines to the journal, then count them; both before a release."""
+        if self._journal is None:
             return
-        if record is None:
-            journal.append(lines)
-            return
-        with record.locked():
-            record.require(self._heads, journal.path)
-            journal.append(lines)
-            record.store(len(self._releases) + len(lines), head)
+        with contextlib.ExitStack() as stack:
+            if self._record is not None:
+                path, known = self._journal.path, [*self._heads]
+                stack.enter_context(self._record.appending(_LOG, known, path))
+                known.extend(heads)
+            if lines:
+                self._journal.append(lines)
 
     def _refuse_taken(self, releases: Sequence[Release]) -> None:
         taken = set(self._taken)

@@ -16,7 +16,9 @@ digest. Digests cover requests and the site's files, never results of the rounds
 refusal reveals nothing about people.
 """
 
+import contextlib
 import hashlib
+import hmac
 import json
 import math
 import re
@@ -49,8 +51,9 @@ from epifalcon.privacy.events import (
     Releases,
 )
 from epifalcon.privacy.ledger import Journal
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.settings import build, read_toml
-from epifalcon.streams import stored_secret
+from epifalcon.streams import derived_secret, stored_secret
 from epifalcon.types import Floats, Mask
 
 T = TypeVar("T")
@@ -73,7 +76,7 @@ rows = false                 # may rows per person be sent, or only sums?
 validation = true            # may validation results be sent, without names?
 give_scores = false          # may all scores be sent if the server requests them?
 """
-BUDGET_FILE = "promises.jsonl"
+BUDGET_FILE, RECORD_FILE = "promises.jsonl", "spent.json"
 REPLAYED = "it released this before for other values"
 """Reason sent to the server for a ``ReplayError``."""
 _SECRET = "secret"
@@ -222,6 +225,17 @@ class SiteFiles:
         digest = hashlib.sha256(site_secret + run_secret + run.encode()).digest()
         return int.from_bytes(digest, "big")
 
+    @property
+    def record(self) -> SpendingRecord:
+        """Record of the budget and of all runs, authenticated by the site's secret."""
+        key = hmac.digest(stored_secret(self.folder / _SECRET), b"record", "sha256")
+        return SpendingRecord(self.folder / RECORD_FILE, key)
+
+    def admit(self, run: str, squared_mu: float, policy: SitePolicy) -> None:
+        """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``."""
+        mark = f"{derived_secret(self.noise_key(run), 'mark of the run'):064x}"
+        admit(self.folder / BUDGET_FILE, self.record, run, squared_mu, mark, policy)
+
 
 def require_run_name(name: str) -> str:
     """Return ``name`` if it is a safe folder name; raise ``DataError`` otherwise."""
@@ -238,22 +252,51 @@ def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
     return times * mu**2 / _LONGER[privacy.relation]
 
 
-def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
-    """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``."""
+def admit(
+    path: Path,
+    record: SpendingRecord,
+    run: str,
+    squared_mu: float,
+    mark: str,
+    policy: SitePolicy,
+) -> None:
+    """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``.
+
+    ``mark`` identifies the run's noise: a run whose folder was removed would draw new
+    noise, so it may not continue under its name at no cost.
+    """
     with FileLock(path.with_suffix(".lock"), wait=True):
         journal, listed = open_journal(path, _parse_cost)
-        known = dict(listed)
-        if run in known and squared_mu <= known[run] * (1 + _ROUNDING):
-            return
-        total = squared_mu + sum(cost for name, cost in known.items() if name != run)
-        mu = math.sqrt(_LONGER[policy.relation] * total)
-        epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
-        if most is not None and epsilon > most * (1 + _ROUNDING):
-            raise BudgetExceededError(
-                f"run {run}: after {len(known)} earlier runs, the epsilon of a person "
-                f"would be {epsilon:.4g}; most_epsilon is {most:g}"
-            )
-        journal.append([json.dumps([run, squared_mu])])
+        heads = _heads(journal.read())
+        with record.appending(BUDGET_FILE, heads, path):
+            known = {name: (cost, of) for name, cost, of in listed}
+            before, of = known.pop(run, (-1.0, mark))
+            if of != mark:
+                raise BudgetExceededError(
+                    f"run {run}: its folder was removed or replaced, and its noise "
+                    "would be drawn again: use another name"
+                )
+            if squared_mu <= before * (1 + _ROUNDING):
+                return
+            total = squared_mu + sum(cost for cost, _ in known.values())
+            mu = math.sqrt(_LONGER[policy.relation] * total)
+            epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
+            if most is not None and epsilon > most * (1 + _ROUNDING):
+                raise BudgetExceededError(
+                    f"run {run}: after {len(listed)} earlier runs, the epsilon of a "
+                    f"person would be {epsilon:.4g}; most_epsilon is {most:g}"
+                )
+            line = json.dumps([run, squared_mu, mark])
+            journal.append([line])
+            heads.extend(_heads(line, heads[-1])[1:])
+
+
+def _heads(text: str, first: str = "") -> list[str]:
+    """Return the hash of ``text`` after 0, 1, 2, ... lines, each from the previous."""
+    heads = [first]
+    for line in text.splitlines():
+        heads.append(hashlib.sha256(f"{heads[-1]}\n{line}".encode()).hexdigest())
+    return heads
 
 
 def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
@@ -286,13 +329,20 @@ def digest(
 
 
 class ReplayLog:
-    """Request digest of each release; stored in ``path`` before ``require`` returns."""
+    """Request digest of each release; stored in ``path`` before ``require`` returns.
 
-    def __init__(self, path: Path | None = None) -> None:
+    A log that lacks entries which the site's ``record`` counts is refused.
+    """
+
+    def __init__(
+        self, path: Path | None = None, record: SpendingRecord | None = None
+    ) -> None:
         self._journal, self._known = None, dict[tuple[int, str], str]()
+        self._record = record
         if path is not None:
             self._journal, listed = open_journal(path, _parse_digest)
             self._known = dict(listed)
+            self._append([])
 
     def __len__(self) -> int:
         return len(self._known)
@@ -304,9 +354,20 @@ class ReplayLog:
         """Store the digest ``found`` of a release; refuse a different one."""
         self.refuse_other(number, phase, found)
         if (number, phase) not in self._known:
-            if self._journal is not None:
-                self._journal.append([json.dumps([number, phase, found])])
+            self._append([found], json.dumps([number, phase, found]))
             self._known[number, phase] = found
+
+    def _append(self, heads: list[str], *lines: str) -> None:
+        if self._journal is None:
+            return
+        with contextlib.ExitStack() as stack:
+            if self._record is not None:
+                known, path = ["", *self._known.values()], self._journal.path
+                name = f"runs/{path.parent.name}"
+                stack.enter_context(self._record.appending(name, known, path))
+                known.extend(heads)
+            if lines:
+                self._journal.append(lines)
 
     def refuse_other(self, number: int, phase: str, found: str) -> None:
         """Raise ``ReplayError`` if a different digest of this release is stored."""
@@ -369,9 +430,9 @@ class ReplayGuard:
         self.rounds_digest = digest(before, self._trained, number, scale.hex())
 
 
-def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
-    run, squared_mu = line
-    return str(run), float(squared_mu)
+def _parse_cost(line: Any) -> tuple[str, float, str]:  # noqa: ANN401
+    run, squared_mu, mark = line
+    return str(run), float(squared_mu), str(mark)
 
 
 def _parse_digest(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
