@@ -13,8 +13,8 @@ from scipy import integrate, stats
 from torch.nn import functional
 
 from epifalcon.errors import DataError
-from epifalcon.methods import fedpregnn
 from epifalcon.federation.privacy_plan import RunSeeds
+from epifalcon.methods import fedpregnn
 from epifalcon.methods.fedpregnn import (
     AnonymousNeighbours,
     Federation,

@@ -232,9 +232,29 @@ class SiteFiles:
         return SpendingRecord(self.folder / RECORD_FILE, key)
 
     def admit(self, run: str, squared_mu: float, policy: SitePolicy) -> None:
-        """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``."""
+        """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``.
+
+        A run whose folder was removed would draw new noise, so it may not continue
+        under its name at no cost.
+        """
+        path = self.folder / BUDGET_FILE
         mark = f"{derived_secret(self.noise_key(run), 'mark of the run'):064x}"
-        admit(self.folder / BUDGET_FILE, self.record, run, squared_mu, mark, policy)
+        with FileLock(path.with_suffix(".lock"), wait=True):
+            journal, listed = open_journal(path, _parse_cost)
+            heads = _heads(journal.read())
+            with self.record.appending(BUDGET_FILE, heads, path):
+                costs = {name: cost for name, cost, _ in listed}
+                if any(name == run and of != mark for name, _, of in listed):
+                    raise BudgetExceededError(
+                        f"run {run}: its folder was removed or replaced, and its noise "
+                        "would be drawn again: use another name"
+                    )
+                if run in costs and squared_mu <= costs[run] * (1 + _ROUNDING):
+                    return
+                _require_budget(run, {**costs, run: squared_mu}, len(costs), policy)
+                line = json.dumps([run, squared_mu, mark])
+                journal.append([line])
+                heads.extend(_heads(line, heads[-1])[1:])
 
 
 def require_run_name(name: str) -> str:
@@ -252,43 +272,16 @@ def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
     return times * mu**2 / _LONGER[privacy.relation]
 
 
-def admit(
-    path: Path,
-    record: SpendingRecord,
-    run: str,
-    squared_mu: float,
-    mark: str,
-    policy: SitePolicy,
+def _require_budget(
+    run: str, costs: Mapping[str, float], earlier: int, policy: SitePolicy
 ) -> None:
-    """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``.
-
-    ``mark`` identifies the run's noise: a run whose folder was removed would draw new
-    noise, so it may not continue under its name at no cost.
-    """
-    with FileLock(path.with_suffix(".lock"), wait=True):
-        journal, listed = open_journal(path, _parse_cost)
-        heads = _heads(journal.read())
-        with record.appending(BUDGET_FILE, heads, path):
-            known = {name: (cost, of) for name, cost, of in listed}
-            before, of = known.pop(run, (-1.0, mark))
-            if of != mark:
-                raise BudgetExceededError(
-                    f"run {run}: its folder was removed or replaced, and its noise "
-                    "would be drawn again: use another name"
-                )
-            if squared_mu <= before * (1 + _ROUNDING):
-                return
-            total = squared_mu + sum(cost for cost, _ in known.values())
-            mu = math.sqrt(_LONGER[policy.relation] * total)
-            epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
-            if most is not None and epsilon > most * (1 + _ROUNDING):
-                raise BudgetExceededError(
-                    f"run {run}: after {len(listed)} earlier runs, the epsilon of a "
-                    f"person would be {epsilon:.4g}; most_epsilon is {most:g}"
-                )
-            line = json.dumps([run, squared_mu, mark])
-            journal.append([line])
-            heads.extend(_heads(line, heads[-1])[1:])
+    mu = math.sqrt(_LONGER[policy.relation] * sum(costs.values()))
+    epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
+    if most is not None and epsilon > most * (1 + _ROUNDING):
+        raise BudgetExceededError(
+            f"run {run}: after {earlier} earlier runs, the epsilon of a person would "
+            f"be {epsilon:.4g}; most_epsilon is {most:g}"
+        )
 
 
 def _heads(text: str, first: str = "") -> list[str]:
