@@ -76,13 +76,16 @@ class SpendingRecord:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(self.path.with_suffix(".lock"), wait=True):
             logs, before = self._read(), len(heads) - 1
-            entries, head = logs.get(name, (0, heads[0]))
-            if not self.path.exists() and before:
-                raise BudgetExceededError(
-                    f"{where}: {self.path} is missing, which counts what was spent: "
-                    "continue where this was started, or copy that file from there; "
-                    "nothing was released"
-                )
+            if name not in logs:
+                if before:
+                    raise BudgetExceededError(
+                        f"{where}: {self.path} is missing or does not count it: "
+                        "continue where it was started, or copy that file from there; "
+                        "nothing was released"
+                    )
+                logs[name] = 0, heads[0]
+                self._write(logs)
+            entries, head = logs[name]
             if entries > before or heads[entries] != head:
                 raise BudgetExceededError(
                     f"{where}: has {before} entries, but {self.path} counts {entries}: "
@@ -91,7 +94,7 @@ class SpendingRecord:
                 )
             yield
             after = (len(heads) - 1, heads[-1])
-            if logs.get(name) != after:
+            if logs[name] != after:
                 self._write({**logs, name: after})
 
     def _read(self) -> dict[str, Entries]:

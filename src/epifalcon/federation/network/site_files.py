@@ -234,7 +234,7 @@ class SiteFiles:
     def admit(self, run: str, squared_mu: float, policy: SitePolicy) -> None:
         """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``.
 
-        A run whose folder was removed would draw new noise, so it may not continue
+        A run whose secret was removed would draw new noise, so it may not continue
         under its name at no cost.
         """
         path = self.folder / BUDGET_FILE
@@ -246,7 +246,7 @@ class SiteFiles:
                 costs = {name: cost for name, cost, _ in listed}
                 if any(name == run and of != mark for name, _, of in listed):
                     raise BudgetExceededError(
-                        f"run {run}: its folder was removed or replaced, and its noise "
+                        f"run {run}: its secret was removed or replaced, and its noise "
                         "would be drawn again: use another name"
                     )
                 if run in costs and squared_mu <= costs[run] * (1 + _ROUNDING):
