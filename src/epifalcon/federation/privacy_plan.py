@@ -284,17 +284,6 @@ class RunSeeds:
             return Streams(self.noise).numpy(name)
         return self.numpy(f"noise {name}")
 
-    def of_attempt(self, number: int) -> "RunSeeds":
-        """Return the streams of training ``number``; 0 is the first."""
-        name = f"falcon training {number}"
-        secret = self.secret
-        if not number:
-            return self
-        return RunSeeds(
-            Streams(self.seed).seed_for(name),
-            None if secret is None else derived_secret(secret, name),
-        )
-
     def parameters(self) -> np.random.Generator:
         """Return the generator for the initial weights, which are public."""
         return Streams(self.seed).numpy("falcon parameters")

@@ -56,6 +56,7 @@ from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
+from epifalcon.streams import Streams
 from epifalcon.types import Floats, Plain, Probabilities
 
 REGION = "region"
@@ -288,9 +289,8 @@ class _Training:
         origin: store.Origin,
         attempt: int,
     ) -> None:
-        settings, folder = task.settings, output.folder
-        seeds = task.seeds.of_attempt(attempt)
-        seed, secret = seeds.seed, seeds.secret
+        settings, folder, seed = task.settings, output.folder, task.seed
+        secret = task.seeds.secret
         self._output, self._origin = output, origin
         self._selection = selection(task)
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
@@ -299,6 +299,9 @@ class _Training:
         self._probability = np.zeros(0)
         self._log_odds: Floats | None = None
         self._seconds_before, self._training_seconds = 0.0, 0.0
+        if attempt:
+            # Private trainings have one attempt: the secret is used once.
+            seed = Streams(seed).seed_for(f"falcon training {attempt}")
         plan = PrivacyPlan.for_run(settings, task.traces.clock)
         self._memory = settings.stopping.score_memory if plan.is_private else 0
         ledger, resumed, view = Ledger(plan.budget), None, None

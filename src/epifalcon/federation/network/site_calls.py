@@ -251,7 +251,8 @@ class SiteCalls:
             }
             if newest.items() - known.items():
                 text = json_text({**known, **newest}, indent=1)
-                store.replace_text(self._counters, text)
+                with store.writing(self._counters):
+                    store.replace_text(self._counters, text)
 
     def total(
         self,
