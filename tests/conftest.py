@@ -17,6 +17,15 @@ def pytest_addoption(parser):
     parser.addoption("--update", action="store_true", help="renew stored pages")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory):
+    """Records of spent budgets outside of the user's home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        state = tmp_path_factory.mktemp("state")
+        patch.setenv("XDG_STATE_HOME", str(state))
+        yield state
+
+
 @pytest.fixture
 def stored_page(request):
     """Compare a page with the stored one of this name."""

@@ -187,9 +187,11 @@ def write_manifest(
     replace_text(folder / MANIFEST, json_text(content, indent=2) + "\n")
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace the contents of a file atomically."""
+def replace_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Replace the contents of a file atomically; ``mode`` are its permissions."""
     scratch = path.with_name(f".{path.name}.partial")
+    if mode is not None:
+        scratch.touch(mode=mode)
     scratch.write_text(text, encoding="utf-8")
     flush(scratch)
     scratch.rename(path)

@@ -7,7 +7,7 @@ import pytest
 
 from epifalcon.cli.main import main
 from tests.cli import processes  # noqa: F401
-from tests.cli.runs import undrawn, with_set
+from tests.cli.runs import own_budget, undrawn, with_set
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ def cut(run_town, cut_runs, tmp_path, monkeypatch):
     def call(*words):
         if words in made:
             shutil.copytree(made[words], tmp_path / "run")
+            own_budget(tmp_path / "run")
         else:
             interrupt(*words)
             made[words] = base / str(len(made))

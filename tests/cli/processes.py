@@ -24,7 +24,8 @@ worker_pool.PRELOAD = [
 _CONTEXT.set_forkserver_preload(worker_pool.PRELOAD)
 
 
-def _run(words, log, full_at):
+def _run(words, log, full_at, state):
+    os.environ["XDG_STATE_HOME"] = state
     handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -52,7 +53,9 @@ class Running:
     def __init__(self, folder: Path, words, full_at=None, log="log"):
         self._log = folder / log
         self._log.unlink(missing_ok=True)
-        arguments = [str(word) for word in words], str(self._log), full_at
+        # The fork server has the environment of its own start.
+        state = os.environ["XDG_STATE_HOME"]
+        arguments = [str(word) for word in words], str(self._log), full_at, state
         self._process = _CONTEXT.Process(target=_run, args=arguments)
         with worker_pool.without_main():
             self._process.start()

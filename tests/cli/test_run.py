@@ -1,8 +1,10 @@
 """``epifalcon run`` as a user meets it: figures, exit codes, what is left behind."""
 
 import html
+import json
 import re
 import shlex
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
-from tests.cli.runs import names, strict, timeless, with_set, write_own_data
+from tests.cli.runs import content, names, strict, timeless, with_set, write_own_data
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -204,6 +206,43 @@ def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path)
     said = epifalcon("run", *words, tmp_path / "paper", *chosen)
     assert said.code == 0, said.err
     assert (said.json["method"], said.json["mode"]) == ("falcon", "paper")
+
+
+@pytest.mark.parametrize("mode", ["sums", "local"])
+def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
+    epifalcon, own_data, tmp_path, mode
+):
+    words = ("run", "--city", own_data, "--known", own_data, "--mode", mode, "--json")
+    outs = [tmp_path / name for name in ("one", "two", "fixed", "again")]
+    said = [
+        epifalcon(*words, "--out", out, *(["--insecure-seed"] if number > 1 else []))
+        for number, out in enumerate(outs)
+    ]
+    assert [one.code for one in said] == [0] * 4
+    one, two, fixed, again = (FinishedRun.open(out).risks().probability for out in outs)
+    assert not np.isclose(one, two).all()
+    assert np.array_equal(fixed, again)
+    path = outs[0] / "private" / "noise_secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    secret = path.read_text()
+    forms = secret.encode(), bytes.fromhex(secret), str(int(secret, 16)).encode()
+    shared = [
+        *(data for name, data in content(outs[0]).items() if name[:8] != "private/"),
+        *(text.encode() for text in (said[0].out, said[0].err)),
+    ]
+    assert not [data for data in shared for form in forms if form in data]
+    # A fixed seed is marked wherever its results are shown.
+    assert not (outs[2] / "private").exists()
+    for out, run, marked in ((outs[0], said[0], False), (outs[2], said[2], True)):
+        texts = [run.err, (out / "report.html").read_text()]
+        texts.append((out / "tables" / "methods.csv").read_text())
+        assert [("NOT PRIVATE" in text) for text in texts] == [marked] * 3
+        assert run.json["insecure_seed"] == marked
+        stored = json.loads((out / "summary.json").read_text())
+        assert stored["insecure_seed"] == marked
+    refused = epifalcon("run", "--resume", "--insecure-seed", "--out", outs[0])
+    refused.require_error(2, "was created without --insecure-seed")
 
 
 def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):

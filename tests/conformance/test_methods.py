@@ -64,6 +64,7 @@ def context(name, **more):
     experiment = town.experiment()
     if entry(name).kind == "ceiling":
         more["ground_truth"] = town.epidemic().outbreak
+    more = {"insecure_seed": True, **more}
     return Context(pathogen=experiment.pathogen, rule=experiment.outbreak, **more)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from epifalcon.experiments.run_folder import FinishedRun
 from tests.cli import processes  # noqa: F401
+from tests.cli.runs import own_budget
 from tests.experiments.finished_runs import make_run
 
 LOCAL = ("privacy.mode=local", "model.rounds=4")
@@ -40,6 +41,7 @@ def copied(finished_folder, tmp_path):
 
     def copy(name):
         shutil.copytree(finished_folder(name), tmp_path / name)
+        own_budget(tmp_path / name)
         return FinishedRun.open(tmp_path / name)
 
     return copy

@@ -18,7 +18,7 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import silent
-from tests.cli.runs import content
+from tests.cli.runs import content, own_budget
 from tests.experiments.finished_runs import again, chosen_people, one_flipped, some
 
 
@@ -65,12 +65,12 @@ def test_more_days_cost_more(copied):
 
 @pytest.fixture
 def seeds(monkeypatch):
-    """The seed of every engine that is made."""
+    """The secret of the noise of every engine that is made."""
     drawn = []
 
-    def engine(cohort, settings, plan, seed):
-        drawn.append(seed)
-        return VectorisedEngine(cohort, settings, plan, seed)
+    def engine(cohort, settings, plan, seed, secret):
+        drawn.append(secret)
+        return VectorisedEngine(cohort, settings, plan, seed, secret=secret)
 
     monkeypatch.setattr(prediction, "VectorisedEngine", engine)
     return drawn
@@ -78,16 +78,22 @@ def seeds(monkeypatch):
 
 def test_noise_is_never_used_twice(copied, seeds, tmp_path):
     run = copied("paper")
-    shutil.copytree(run.folder, tmp_path / "twin")
-    twin = FinishedRun.open(tmp_path / "twin")
+    twin, third = (tmp_path / name for name in ("twin", "third"))
+    for copy in (twin, third):
+        shutil.copytree(run.folder, copy)
     people, others = some(run, np.arange(90)), some(run, np.arange(60, 150))
     flipped = one_flipped(people, people.known.person[0])
     first, second = (score(run, people).risks.probability for _ in range(2))
     assert np.abs(first - second).max() > 1e-4
-    # Copies of one ledger stand at one place: what is scored must tell them apart.
-    shutil.copytree(twin.folder, tmp_path / "third")
-    score(twin, others)
-    score(FinishedRun.open(tmp_path / "third"), flipped)
+    # Copies of one ledger are refused. If records are changed too, noise differs.
+    for copy, scored in ((twin, others), (third, flipped)):
+        before = content(copy)
+        with pytest.raises(BudgetExceededError, match="is a copy, or was restored"):
+            score(FinishedRun.open(copy), scored)
+        assert content(copy) == before
+        own_budget(copy)
+        score(FinishedRun.open(copy), scored)
+    assert None not in seeds
     assert len(set(seeds)) == len(seeds) == 4
 
 
@@ -98,7 +104,9 @@ def test_the_same_people_claim_the_same_pseudo_places(copied):
         for people in (again(run), again(run, validation=True))
     ]
     # In training too: what two draws have in common would be the true places.
-    task = training.TrainingTask(run.traces, run.known, run.settings, run.seed)
+    task = training.TrainingTask(
+        run.traces, run.known, run.settings, run.seed, secret=run.secret
+    )
     made = training.pseudo_traces_of(task)
     trained = [hypergraph(made.copy(k), run.settings) for k in range(made.copies)]
     for one in (*claimed, trained):

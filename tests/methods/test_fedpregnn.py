@@ -13,6 +13,7 @@ from scipy import integrate, stats
 from torch.nn import functional
 
 from epifalcon.errors import DataError
+from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.methods import fedpregnn
 from epifalcon.methods.fedpregnn import (
     AnonymousNeighbours,
@@ -35,7 +36,6 @@ from epifalcon.methods.fedpregnn import (
     release,
     visits_of,
 )
-from epifalcon.streams import Streams
 from tests.faults import Killed
 from tests.methods import tiny
 from tests.oracles.cities import cities
@@ -68,8 +68,8 @@ def fitted(settings=QUICK, **scene):
 def federation(settings=QUICK):
     known = town.known()
     people = np.flatnonzero(known.tested)[:6].astype(np.int32)
-    results, streams = known.status[people] == 1, Streams(3)
-    made = Federation(town.traces(), known, settings, streams, people, results)
+    results, seeds = known.status[people] == 1, RunSeeds(3)
+    made = Federation(town.traces(), known, settings, seeds, people, results)
     made.restart(0, 1.0)
     return made
 

@@ -110,6 +110,7 @@ def rehearse(
     rows.append(("MB per round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
     steps = f"{found['rounds']} {'iterations' if 'law' in found else 'rounds'}"
     title = f"{found['people']:,} people, {steps}, mode {found['mode']}"
+    title += " (NOT PRIVATE: fixed seed)" if found["insecure_seed"] else ""
     columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
     console.table(title, columns, rows)
     gap = found["max_difference_to_in_process"]

@@ -107,6 +107,7 @@ def predict(
             "mean_risk": float(risks.probability.mean()),
             "highest": highest,
             "privacy": spent,
+            "insecure_seed": spent is not None and finished.insecure_seed,
             "out": out,
         }
     )
@@ -123,6 +124,8 @@ def predict(
             f"{city} contains test results that were not used; to use them, add "
             f"--known {city}"
         )
+    if spent is not None and finished.insecure_seed:
+        console.note("NOT PRIVATE: the noise comes from a fixed seed")
     if spent is not None:
         epsilon = spent["epsilon"]["person"]
         shown = "infinite" if epsilon is None else f"{epsilon:,.4g}"

@@ -36,8 +36,17 @@ def run(
     overrides: options.Overrides = None,
     own: options.Own = None,
     seed: Annotated[
-        int | None, option("Seed of all random numbers (default: 0).")
+        int | None,
+        option("Seed of all random numbers except privacy noise (default: 0)."),
     ] = None,
+    insecure_seed: Annotated[
+        bool,
+        option(
+            "Draw privacy noise from --seed too: reproducible, but NOT PRIVATE. For "
+            "simulations only.",
+            "--insecure-seed",
+        ),
+    ] = False,
     resume: Annotated[bool, option("Resume the run in --out.", "--resume")] = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="Minimum time between checkpoints.")
@@ -112,6 +121,7 @@ def run(
             city=city,
             tests=known,
             seed=seed,
+            insecure_seed=insecure_seed,
             resume=resume,
             overwrite=overwrite,
             checkpoint_seconds=checkpoint_seconds,

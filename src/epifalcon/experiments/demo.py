@@ -141,7 +141,14 @@ def demo(
     """
     folder, experiment = Path(out), demo_experiment()
     overwrite = overwrite or _holds_demo(folder, experiment)
-    summary = run(experiment, folder, overwrite=overwrite, progress=progress, warn=warn)
+    summary = run(
+        experiment,
+        folder,
+        insecure_seed=True,
+        overwrite=overwrite,
+        progress=progress,
+        warn=warn,
+    )
     return DemoResult(folder, summary)
 
 

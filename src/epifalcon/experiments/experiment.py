@@ -112,6 +112,12 @@ class Experiment:
             return self.prediction.central()
         return self.prediction
 
+    def is_private(self, method: str) -> bool:
+        """Return True if ``method`` adds privacy noise."""
+        if (table := entry(method).privacy_table) is not None:
+            return bool(getattr(self, table).mode != "off")
+        return bool(getattr(self.settings_of(method), "private", False))
+
     @property
     def prediction(self) -> PredictionSettings:
         """Settings of training in rounds."""

@@ -37,8 +37,9 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_model import DcrnnRegionModel, regions_sha256
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.progress import Progress, silent
-from epifalcon.streams import Streams
+from epifalcon.streams import Streams, derived_secret
 from epifalcon.types import UNKNOWN
 
 _PARAMETER = "parameter/"
@@ -139,11 +140,13 @@ def score(
     cohort = _cohort(run, new_people, progress)
     plan = PrivacyPlan.for_run(settings, traces.clock)
     trained = training.best_model(run.place)
-    seed, spent = run.seed, None
+    seeds, spent = RunSeeds(run.seed), None
     if plan.is_private:
-        seed, spent = _record_scoring(run, plan, cohort)
+        seeds, spent = _record_scoring(run, plan, cohort)
     # The engine has its own, temporary ledger: the pass is already recorded.
-    engine = VectorisedEngine(cohort, settings.model, plan, seed)
+    engine = VectorisedEngine(
+        cohort, settings.model, plan, seeds.seed, secret=seeds.secret
+    )
     fresh = engine.state()
     tensors = {
         name: tensor
@@ -245,21 +248,24 @@ def _cohort(run: FinishedRun, new_people: NewPeople, progress: Progress) -> Coho
             for history in preparation.histories(tally, traces.clock, cases)
         ]
         shared = replace(shared, states=np.stack(states), scaling=features.scaling)
-    rng = RunSeeds(run.seed).pseudo(0)
+    rng = RunSeeds(run.seed, run.secret).pseudo(0)
     return cohort_of(people, split, settings, shared, rng, progress)
 
 
 def _record_scoring(
     run: FinishedRun, plan: PrivacyPlan, cohort: Cohort
-) -> tuple[int, dict[str, Any]]:
-    """Record a scoring in the run's ledger; return its seed and the privacy spent.
+) -> tuple[RunSeeds, dict[str, Any]]:
+    """Record a scoring in the run's ledger; return its streams and the privacy spent.
 
-    The seed is derived from the ledger and from everything scored, so that no noise
+    The streams are derived from the ledger and from everything scored, so that no noise
     covers two values, not even in two copies of a run folder.
     """
     with lock_folder(run.folder):
-        ledger = Ledger.open(run.ledger, budget=plan.budget)
-        seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
+        record = SpendingRecord.of_user(run.secret)
+        ledger = Ledger.open(run.ledger, budget=plan.budget, record=record)
+        name = f"scoring {ledger.head} {_digest(cohort)}"
+        seed = Streams(run.seed).seed_for(name)
+        secret = None if run.secret is None else derived_secret(run.secret, name)
         number = 1 + max((item.terms.round for item in ledger.releases), default=-1)
         # Places and counts are released again, and the rows.
         receipts = [
@@ -279,7 +285,7 @@ def _record_scoring(
                 "new people"
             ) from None
         store.seal(run.folder, run.ledger)
-    return seed, privacy_spent(plan.mode, ledger)
+    return RunSeeds(seed, secret), privacy_spent(plan.mode, ledger)
 
 
 def _digest(cohort: Cohort) -> str:

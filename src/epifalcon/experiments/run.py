@@ -47,6 +47,7 @@ def run(
     city: Path | None = None,
     tests: Path | None = None,
     seed: int | None = None,
+    insecure_seed: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_seconds: float = 10.0,
@@ -62,7 +63,9 @@ def run(
         name: Name of the experiment in outputs.
         city: Folder of an existing city, instead of a synthetic one.
         tests: Folder of test results, instead of a simulated outbreak; needs ``city``.
-        seed: Seed of all random numbers; 0 if None.
+        seed: Seed of all random numbers except privacy noise; 0 if None.
+        insecure_seed: Draw privacy noise from ``seed`` too, instead of the operating
+            system: reproducible, and NOT PRIVATE.
         resume: Continue the run in ``out``; other settings or data are refused.
         overwrite: Replace a run in ``out``.
         checkpoint_seconds: Minimum time between two checkpoints.
@@ -75,18 +78,29 @@ def run(
     """
     with lock_folder(out):
         if resume:
-            inputs = _resume(experiment, out, city, tests, seed)
+            inputs = _resume(experiment, out, city, tests, seed, insecure_seed)
         else:
             if experiment is None:
                 raise SettingsError("a new run needs an experiment")
             inputs = _create(
-                experiment, out, name, city, tests, seed or 0, overwrite, progress
+                experiment,
+                out,
+                name,
+                city,
+                tests,
+                seed or 0,
+                insecure_seed,
+                overwrite,
+                progress,
             )
         chosen = inputs.prepared.experiment
         method, mode = chosen.method, chosen.privacy.mode
-        table = entry(method).privacy_table
-        own_mode = "off" if table is None else getattr(chosen, table).mode
-        if mode != "off" and own_mode == "off":
+        if inputs.insecure_seed and inputs.draws_noise:
+            warn(
+                "NOT PRIVATE: the noise comes from a fixed seed (--insecure-seed), and "
+                "whoever knows the seed can remove it"
+            )
+        if mode != "off" and not chosen.is_private(method):
             warn(
                 f"privacy.mode={mode} applies only to falcon: {method} uses traces and "
                 "tests without protection"
@@ -109,6 +123,7 @@ def _create(
     city: Path | None,
     tests: Path | None,
     seed: int,
+    insecure_seed: bool,
     overwrite: bool,
     progress: Progress,
 ) -> RunInputs:
@@ -143,7 +158,9 @@ def _create(
     reported = prepared.reported(seed, progress)
     # The number of threads decides the last bits of sums.
     threads = torch.get_num_threads()
-    inputs = RunInputs(out, prepared, seed, reported, known, epidemic, threads)
+    inputs = RunInputs(
+        out, prepared, seed, reported, known, epidemic, threads, insecure_seed
+    )
     run_methods.require_possible(inputs)
     create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
     return inputs
@@ -155,9 +172,12 @@ def _resume(
     city: Path | None,
     tests: Path | None,
     seed: int | None,
+    insecure_seed: bool,
 ) -> RunInputs:
     """Open the run in ``out``; refuse other settings, data or seed."""
     inputs = open_run(out)
+    if insecure_seed and not inputs.insecure_seed:
+        raise SettingsError(f"{out}: was created without --insecure-seed")
     if seed is not None and seed != inputs.seed:
         raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
     for option, given, name in (("--city", city, CITY), ("--known", tests, KNOWN)):

@@ -43,6 +43,7 @@ from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, first_difference, json_text
+from epifalcon.streams import NOISE_SECRET, PRIVATE, derived_secret, noise_secret
 from epifalcon.types import Floats, Plain
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class RunInputs:
     """None if the tests are of real people, so that the truth is unknown."""
     threads: int | None = None
     """Threads of torch when the run was created; they affect rounding of sums."""
+    insecure_seed: bool = False
+    """True if privacy noise comes from ``seed``: the results are NOT PRIVATE."""
 
     @property
     def origin(self) -> store.Origin:
@@ -99,6 +102,13 @@ class RunInputs:
     def tests(self) -> TestResults:
         """The tests on the clock of the reported traces, which may start later."""
         return self.known.since(self.dropped_slots)
+
+    @property
+    def draws_noise(self) -> bool:
+        """True if any method of the run adds privacy noise."""
+        experiment = self.prepared.experiment
+        methods = (experiment.method, *experiment.beside)
+        return any(map(experiment.is_private, methods))
 
     def method_folder(self, method: str) -> Path:
         """Return the folder of ``method``."""
@@ -123,6 +133,8 @@ def create_run_folder(
             inputs.epidemic.save(scratch, inputs.origin)
         if inputs.reported is not prepared.traces:
             inputs.reported.save(scratch / REPORTED, inputs.origin)
+        if inputs.draws_noise and not inputs.insecure_seed:
+            noise_secret(scratch)
         text = prepared.experiment.to_toml()
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
         meta = {**_meta(inputs), "finished": False, "grows": _LATER}
@@ -180,8 +192,27 @@ def open_run(folder: Path) -> RunInputs:
     reported = prepared.traces
     if (folder / REPORTED).is_dir():
         reported = Traces.load(folder / REPORTED)
-    threads = meta.get("threads")
-    return RunInputs(folder, prepared, seed, reported, known, epidemic, threads)
+    return RunInputs(
+        folder,
+        prepared,
+        seed,
+        reported,
+        known,
+        epidemic,
+        meta.get("threads"),
+        meta.get("insecure_seed", True),
+    )
+
+
+def secret_of_noise(folder: Path, method: str) -> int | None:
+    """Return the secret of the noise of a method; None if the run has none.
+
+    A run has a secret if any of its methods adds noise, unless the noise comes from
+    the seed.
+    """
+    if not (folder / PRIVATE / NOISE_SECRET).is_file():
+        return None
+    return derived_secret(noise_secret(folder), method)
 
 
 def _meta(run: RunInputs) -> dict[str, object]:
@@ -193,6 +224,7 @@ def _meta(run: RunInputs) -> dict[str, object]:
         "city_seconds": prepared.seconds,
         "outbreak_seconds": None if run.epidemic is None else run.epidemic.seconds,
         "threads": run.threads,
+        "insecure_seed": run.insecure_seed,
     }
 
 
@@ -207,6 +239,8 @@ class FinishedRun:
     traces: Traces
     """Reported traces, as methods see them."""
     known: TestResults
+    insecure_seed: bool = False
+    """True if privacy noise came from ``seed``, as in all runs of older versions."""
 
     @classmethod
     def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
@@ -217,7 +251,7 @@ class FinishedRun:
                 f"{folder / 'seed-N'}"
             )
         is_finished = finished(folder)
-        seed = store.verify(folder)["seed"]
+        manifest = store.verify(folder)
         experiment = Experiment.load(str(folder / SETTINGS))
         methods = [experiment.method, *experiment.beside] if is_finished else []
         # Also those that a comparison has finished.
@@ -238,10 +272,16 @@ class FinishedRun:
             folder=folder,
             method=method,
             experiment=experiment,
-            seed=seed,
+            seed=manifest["seed"],
             traces=Traces.load(find_folder(folder, REPORTED, CITY)),
             known=TestResults.load(folder / KNOWN),
+            insecure_seed=manifest["meta"].get("insecure_seed", True),
         )
+
+    @property
+    def secret(self) -> int | None:
+        """Secret of the method's noise; None if the noise came from the seed."""
+        return secret_of_noise(self.folder, self.method)
 
     @property
     def place(self) -> Path:

@@ -24,11 +24,12 @@ from epifalcon.experiments.run_folder import (
     MethodFailure,
     RunInputs,
     finished,
+    secret_of_noise,
 )
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import ValidationCheck, Watch
 from epifalcon.federation.preparation import Selection
-from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
+from epifalcon.methods.base import INSECURE_SEED, STEP_LIMIT, Context, Method, Scores
 from epifalcon.methods.hbp import share_infected, with_infected_share
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
@@ -129,12 +130,19 @@ class Outcome:
             marks.append("ALL CASES")
         if self.diagnostics.get("selected_on") == "test":
             marks.append("selected on test people")
+        if self.insecure_seed:
+            marks.append("NOT PRIVATE: fixed seed")
         return f"{title} ({', '.join(marks)})" if marks else title
 
     @property
     def spent(self) -> dict[str, Any] | None:
         """``privacy_spent`` of all releases; None if nothing is protected."""
         return self.diagnostics.get("spent")
+
+    @property
+    def insecure_seed(self) -> bool:
+        """True if privacy noise came from the public seed of the run."""
+        return bool(self.diagnostics.get(INSECURE_SEED))
 
     @property
     def checks(self) -> list[ValidationCheck]:
@@ -280,6 +288,8 @@ def context_of(
         test_errors=experiment.labels.test_errors,
         progress=options.progress,
         folder=inputs.method_folder(name),
+        secret=secret_of_noise(inputs.folder, name),
+        insecure_seed=inputs.insecure_seed,
         checkpoint_seconds=options.checkpoint_seconds,
     )
     if listed.is_ceiling and epidemic is not None:

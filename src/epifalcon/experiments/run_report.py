@@ -204,6 +204,7 @@ def _repeat_command(inputs: RunInputs) -> str:
         words += ["--city", str(city)]
     if inputs.epidemic is None:
         words += ["--known", str(inputs.folder)]
+    words += ["--insecure-seed"] if inputs.insecure_seed else []
     words += ["--preset", str(inputs.folder / run_folder.SETTINGS)]
     return shlex.join([*words, "--seed", str(inputs.seed), "--out", "again"])
 

@@ -87,6 +87,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
         # Also for methods that are not trained: the keys of a run are fixed.
         "seconds_per_round": None,
         **first,
+        "insecure_seed": any(item.insecure_seed for item in outcomes),
         "metrics": metrics,
         "prevalence": None if metrics is None else metrics["prevalence"],
         "epsilon": first.get("epsilon", dict.fromkeys(UNITS)),
@@ -132,7 +133,12 @@ def guarantee(outcome: Outcome) -> Guarantee | None:
         return None
     trained = entry(outcome.method).trains_in_rounds
     rounds = outcome.diagnostics["rounds" if trained else "sweeps"]
-    return Guarantee(spent=outcome.spent, rounds=rounds, trained=trained)
+    return Guarantee(
+        spent=outcome.spent,
+        rounds=rounds,
+        trained=trained,
+        insecure_seed=outcome.insecure_seed,
+    )
 
 
 def privacy_table(outcomes: Sequence[Outcome]) -> Table:
@@ -141,7 +147,10 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         if (stated := guarantee(outcome)) is not None:
             rows += stated.channel_rows()
-    return channel_table("Released data and its true epsilon", rows)
+    caption = "Released data and its true epsilon"
+    if any(outcome.insecure_seed for outcome in outcomes):
+        caption += " (NOT PRIVATE: fixed seed)"
+    return channel_table(caption, rows)
 
 
 def forecast_table(outcomes: Sequence[Outcome]) -> Table:

@@ -20,6 +20,7 @@ from epifalcon.federation.engine import EngineState
 from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
 from epifalcon.privacy.events import Release
 from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.types import Plain
 
 _KIND = "checkpoint"
@@ -86,19 +87,25 @@ def _read(place: Path, origin: store.Origin) -> Checkpoint:
     return Checkpoint(engine, tensors_under(tensors, "watcher/"), meta["remembered"])
 
 
-def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
+def ledger_of(
+    path: Path,
+    budget: Budget,
+    resumed: Checkpoint | None,
+    record: SpendingRecord | None = None,
+) -> Ledger:
     """Open the ledger at ``path`` with its recorded releases, or create a new one.
 
-    Repeated rounds use equal noise, so recording them again adds no cost.
+    A ledger that ``record`` is ahead of is refused. Repeated rounds use equal noise, so
+    recording them again adds no cost.
     """
     if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
         # No file, or a first line cut off by a crash: nothing was released yet.
         path.unlink(missing_ok=True)
-        return Ledger.open(path, budget=budget)
+        return Ledger.open(path, budget=budget, record=record)
     head, done = Ledger(budget).head, 0
     if resumed is not None:
         head, done = resumed.engine.ledger_head, resumed.engine.round
-    return Ledger.open(path, budget=budget, head=head, replay_from=done)
+    return Ledger.open(path, budget=budget, head=head, replay_from=done, record=record)
 
 
 def record_once(ledger: Ledger, releases: Sequence[Release]) -> None:

@@ -35,7 +35,6 @@ from epifalcon.models.person_model import Exchange, Moments, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities
 
 T = TypeVar("T")
@@ -266,11 +265,13 @@ class VectorisedEngine(Engine):
         seed: int,
         ledger: Ledger | None = None,
         view: ServerView | None = None,
+        secret: int | None = None,
     ) -> None:
+        """Draw noise from ``secret``; None (simulations only): from ``seed``."""
         _require_plan(cohort, settings, plan)
         width = 0 if cohort.state is None else cohort.state.shape[1]
         super().__init__(settings, plan, seed, ledger, width)
-        self._client = Client(cohort, settings, plan, RunSeeds(seed))
+        self._client = Client(cohort, settings, plan, RunSeeds(seed, secret))
         self._people_state = self._client.initial_state()
         self._opened: tuple[EdgeExchange, EdgeWeights] | None = None
         self._sampling = None if view is None else Sampling(self._client, view)
@@ -353,7 +354,7 @@ class VectorisedEngine(Engine):
         if self.plan.presence is None:
             return None
         cohort = self._client.cohort
-        rng = Streams(self._client.seeds.noise).numpy("counts")
+        rng = self._client.seeds.of_noise("counts")
         inc, sigma = cohort.incidence, self.plan.presence.sigma
         noise = sigma * np.sqrt(cohort.uploads) * rng.standard_normal(inc.edges)
         return np.maximum(inc.size + noise, 1.0)

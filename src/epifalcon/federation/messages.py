@@ -37,6 +37,8 @@ ERROR = "error"
 """Key in an answer: why the site could not handle the request, without any data."""
 SECONDS = "seconds"
 """Key in an answer: computing time of the site in seconds."""
+COUNTER = "counter"
+"""Key in an answer: number of requests that the site has stored, authenticated."""
 _MAX_HEADER_BYTES = 2**20
 _LENGTH_BYTES = 8
 _TYPES = (torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8)
@@ -228,6 +230,8 @@ class Hello(Record):
     settings: Plain
     rules: Plain
     seed: int
+    counter: str | None = None
+    """Newest ``COUNTER`` of the site; an older record is a restored backup."""
 
 
 class SiteFacts(Record):

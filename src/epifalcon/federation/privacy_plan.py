@@ -1,6 +1,5 @@
 """Privacy plan of Falcon: mechanisms, noise and receipts of all releases of a run."""
 
-import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +34,9 @@ from epifalcon.privacy.gaussian import (
     NormalSource,
 )
 from epifalcon.privacy.ledger import Budget
-from epifalcon.streams import Streams
+from epifalcon.streams import Streams, derived_secret
+
+_WORD = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -234,8 +235,8 @@ class RunSeeds:
 
     seed: int
     secret: int | None = None
-    """256-bit secret of one site and run, from which all random values for its people
-    are derived. None (simulations only): the public seed is used instead."""
+    """256-bit secret of one run, or of one site and run, from which all random values
+    for its people are derived. None (simulations only): the public seed is used."""
 
     def __post_init__(self) -> None:
         Streams(self.seed)
@@ -245,31 +246,43 @@ class RunSeeds:
     @property
     def embedding(self) -> int:
         """Seed of the initial embeddings."""
-        return self.seed if self.secret is None else self._hashed("falcon embedding")
+        if self.secret is None:
+            return self.seed
+        return derived_secret(self.secret, "falcon embedding")
 
     @cached_property
     def dropout(self) -> int:
         """Seed of dropout masks: 63 bits, since no privacy guarantee depends on it."""
-        return self._short("falcon dropout")
+        return self._of("falcon dropout", bits=63)
 
     @cached_property
     def mask(self) -> int:
         """Seed of the masks that hide people's test results in a round: 63 bits."""
-        return self._short("falcon status mask")
+        return self._of("falcon status mask", bits=63)
 
     @cached_property
     def noise(self) -> int:
         """Seed of all privacy noise."""
         return self._of("falcon noise")
 
-    def pseudo(self, first: int) -> np.random.Generator:
-        """Return the generator for pseudo traces; ``first`` identifies the cohort."""
-        name = f"pseudo {first}"
+    def numpy(self, name: str) -> np.random.Generator:
+        """Return the NumPy generator for one purpose."""
         if self.secret is None:
             return Streams(self.seed).numpy(name)
         # A counter-based generator with a key of 128 bits.
-        key = np.frombuffer(self._hashed(name).to_bytes(32, "big")[:16], np.uint64)
+        hashed = derived_secret(self.secret, name).to_bytes(32, "big")
+        key = np.frombuffer(hashed[:16], np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
+
+    def pseudo(self, first: int) -> np.random.Generator:
+        """Return the generator for pseudo traces; ``first`` identifies the cohort."""
+        return self.numpy(f"pseudo {first}")
+
+    def of_noise(self, name: str) -> np.random.Generator:
+        """Return the generator for noise that is drawn in order."""
+        if self.secret is None:
+            return Streams(self.noise).numpy(name)
+        return self.numpy(f"noise {name}")
 
     def parameters(self) -> np.random.Generator:
         """Return the generator for the initial weights, which are public."""
@@ -283,18 +296,10 @@ class RunSeeds:
         name = f"falcon gradient noise {terms.round} {person}"
         return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
 
-    def _short(self, name: str) -> int:
-        return self._of(name) >> (0 if self.secret is None else 193)
-
-    def _of(self, name: str) -> int:
+    def _of(self, name: str, bits: int = 256) -> int:
         if self.secret is None:
             return Streams(self.seed).seed_for(name)
-        return self._hashed(name)
-
-    def _hashed(self, name: str) -> int:
-        """Derive 256 bits from the secret for one purpose."""
-        text = f"epifalcon secret\0{self.secret}\0{name}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+        return derived_secret(self.secret, name) >> (256 - bits)
 
 
 @dataclass(frozen=True)
@@ -302,6 +307,7 @@ class Draw:
     """Key of one draw of noise or masks; different keys give independent draws."""
 
     seed: int
+    """Public seed, or a secret of any length."""
     round: int = 0
     layer: int = 0
 
@@ -309,7 +315,10 @@ class Draw:
     def key(self) -> int:
         """64-bit key for the random generator."""
         key = np.uint64(0)
-        for word in (self.seed, self.round, self.layer):
+        seed, words = self.seed, [self.seed & _WORD]
+        while seed := seed >> 64:
+            words.append(seed & _WORD)
+        for word in (*words, self.round, self.layer):
             key = np.uint64(combine(key, np.uint64(word)))
         return int(key)
 

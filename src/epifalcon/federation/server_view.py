@@ -24,7 +24,6 @@ from epifalcon.federation.messages import (
 from epifalcon.federation.privacy_plan import PrivacyPlan
 from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
 from epifalcon.models.person_model import Exchange, LinearActivations, Parameters
-from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
 SERVER = -1
@@ -110,7 +109,7 @@ class Sampling:
         claims = _claims_at(keys, _claimed(cohort, plan))
         counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
         if plan.presence is not None:
-            rng = Streams(self._whole.seeds.noise).numpy("counts seen")
+            rng = self._whole.seeds.of_noise("counts seen")
             sigma = plan.presence.sigma * np.sqrt(claims)
             counts += sigma * rng.standard_normal(len(keys))
         self._view.record(SERVER, PlaceTotals(keys, counts, claims))

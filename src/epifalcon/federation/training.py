@@ -8,8 +8,8 @@ reproduce the authors' program: ``macro_cases="all"`` reads everybody's cases, a
 ``selected_on="test"`` selects the round on test people.
 
 A folder stores region states, checkpoints and the ledger. Each ledger entry is on disk
-before the value is released. Noise, dropout and masks are determined by seed, round and
-person, so a resumed training gives bitwise equal results.
+before the value is released. Noise, dropout and masks are determined by seed or secret,
+round and person, so a resumed training gives bitwise equal results.
 """
 
 import contextlib
@@ -53,6 +53,7 @@ from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
@@ -86,6 +87,8 @@ class TrainingTask:
     """Cases of all people, (regions, days); only for ``macro_cases="all"``."""
     test_people: preparation.Selection | None = None
     """Test people and their true states; only for ``stopping.selected_on="test"``."""
+    secret: int | None = None
+    """Secret of privacy noise; None (simulations only): noise comes from ``seed``."""
 
     def __post_init__(self) -> None:
         _ = self.site_data
@@ -94,6 +97,12 @@ class TrainingTask:
     def site_data(self) -> preparation.SiteData:
         """Data of one site with all people."""
         return preparation.SiteData(self.traces, self.known)
+
+    @property
+    def seeds(self) -> RunSeeds:
+        """Random streams of the training; without noise only the seed matters."""
+        private = self.settings.privacy.is_private
+        return RunSeeds(self.seed, self.secret if private else None)
 
     @property
     def split(self) -> preparation.ValidationSplit:
@@ -215,7 +224,7 @@ def fit(
     require_possible(task)
     region = _region_features(task, folder, origin, progress)
     shared = shared_statistics(task, region, progress)
-    rng, data, split = RunSeeds(task.seed).pseudo(0), task.site_data, task.split
+    rng, data, split = task.seeds.pseudo(0), task.site_data, task.split
     cohort = preparation.cohort_of(data, split, task.settings, shared, rng, progress)
     forecast = None if region is None else region.forecast
     output = _Output(folder, checkpoint_seconds, watch, progress, recorder)
@@ -281,6 +290,7 @@ class _Training:
         attempt: int,
     ) -> None:
         settings, folder, seed = task.settings, output.folder, task.seed
+        secret = task.seeds.secret
         self._output, self._origin = output, origin
         self._selection = selection(task)
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
@@ -290,6 +300,7 @@ class _Training:
         self._log_odds: Floats | None = None
         self._seconds_before, self._training_seconds = 0.0, 0.0
         if attempt:
+            # Private trainings have one attempt: the secret is used once.
             seed = Streams(seed).seed_for(f"falcon training {attempt}")
         plan = PrivacyPlan.for_run(settings, task.traces.clock)
         self._memory = settings.stopping.score_memory if plan.is_private else 0
@@ -297,14 +308,19 @@ class _Training:
         if folder is not None:
             resumed = checkpoints.newest(folder, origin)
             with _advice(_NO_LEDGER, folder / LEDGER):
-                ledger = checkpoints.ledger_of(folder / LEDGER, plan.budget, resumed)
+                record = SpendingRecord.of_user(task.seeds.secret)
+                ledger = checkpoints.ledger_of(
+                    folder / LEDGER, plan.budget, resumed, record
+                )
         if resumed is None:
             validation = settings.stopping.selected_on == "validation"
             made = preparation.unprotected_receipts(plan, settings, validation)
             ledger.record(*made)
         if output.recorder is not None:
             view = output.recorder.start(cohort, settings.model, plan, seed, resumed)
-        self.engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, view)
+        self.engine = VectorisedEngine(
+            cohort, settings.model, plan, seed, ledger, view, secret
+        )
         if resumed is not None:
             self._restore(resumed)
 
@@ -521,7 +537,7 @@ def shared_statistics(
 def pseudo_traces_of(task: TrainingTask, progress: Progress = silent) -> PseudoTraces:
     """Return everybody's pseudo traces, identical to those of a training run."""
     shared = shared_statistics(task, None, progress)
-    rng = RunSeeds(task.seed).pseudo(0)
+    rng = task.seeds.pseudo(0)
     return preparation.pseudo_traces(task.traces, task.settings, shared, rng, progress)
 
 

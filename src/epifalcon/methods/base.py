@@ -6,6 +6,7 @@ Hyperparameters and seed are passed to the constructor, data to ``fit``. A metho
 traces and test results, never a held-out label.
 """
 
+import secrets
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, build, unknown_name
 from epifalcon.store import Origin
+from epifalcon.streams import noise_secret
 from epifalcon.types import Floats, PersonIds, Probabilities
 
 if TYPE_CHECKING:
@@ -42,9 +44,10 @@ INTERVAL_WIDTH = "interval_width"
 LEARNING_RATE = "learning_rate"
 BEST_STEP = "best_step"
 STEP_LIMIT = "step_limit"
+INSECURE_SEED = "insecure_seed"
 """Keys of ``Scores.diagnostics``: mean width of the risk intervals and, for a trained
 method, the selected learning rate, the selected step, and the maximum number of
-steps."""
+steps; True if privacy noise came from the public seed."""
 
 
 PREDICTION = "prediction"
@@ -74,6 +77,12 @@ class Context:
     progress: Progress = silent
     folder: Path | None = None
     """Folder for checkpoints of an interrupted fit; None for no checkpoints."""
+    secret: int | None = None
+    """Secret of privacy noise, 256 bits. None: drawn from the operating system, and
+    stored in ``private/noise_secret`` of ``folder`` if there is one."""
+    insecure_seed: bool = False
+    """True (simulations only): draw privacy noise from the seed. Results are NOT
+    PRIVATE, since whoever knows the seed can remove the noise."""
     checkpoint_seconds: float = 20.0
     ground_truth: Outbreak | None = None
     """True outbreak, including held-out people; set for ceilings only."""
@@ -187,6 +196,7 @@ class Method(ABC):
         self.seed = seed
         self.context = Context()
         self._given = hyperparameters
+        self._noise_of_seed = False
         self._scores: Scores | None = None
         self._traces: Traces | None = None
         self._tests: TestResults | None = None
@@ -283,10 +293,12 @@ class Method(ABC):
         if context.ground_truth is not None and not self.sees_truth:
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
         tests.require_people_of(traces)
-        self.context = context
+        self.context, self._noise_of_seed = context, False
         start = perf_counter()
         scores = self.score(traces, tests)
         scores = scores if isinstance(scores, Scores) else Scores(scores)
+        if self._noise_of_seed:
+            scores.diagnostics[INSECURE_SEED] = True
         risk, shape = np.asarray(scores.risk, np.float64), (traces.people,)
         if risk.shape != shape:
             raise DataError(
@@ -297,6 +309,23 @@ class Method(ABC):
         self._scores = replace(scores, risk=risk, seconds=perf_counter() - start)
         self._traces, self._tests = traces, tests
         return self
+
+    def noise_secret(self) -> int | None:
+        """Return the secret of privacy noise; None: draw it from the public seed.
+
+        A private method calls this once per fit. Without a secret, its results are
+        marked as not private.
+        """
+        context = self.context
+        if context.insecure_seed:
+            self._noise_of_seed = True
+            return None
+        if context.secret is not None:
+            return context.secret
+        if context.folder is None:
+            return secrets.randbits(256)
+        context.folder.mkdir(parents=True, exist_ok=True)
+        return noise_secret(context.folder)
 
     def predict_proba(
         self, people: PersonIds | Sequence[int] | None = None

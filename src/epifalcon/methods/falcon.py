@@ -1,6 +1,6 @@
 """Falcon and HGNN as estimators; ``federation.training.fit`` trains them."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import ClassVar
 
 from epifalcon.epidemic.test_results import TestResults
@@ -31,6 +31,8 @@ class Falcon(Method):
         if context.folder is not None and not context.folder.is_dir():
             context.folder.mkdir(parents=True)
         task = self._task(traces, known, context)
+        if task.settings.privacy.is_private:
+            task = replace(task, secret=self.noise_secret())
 
         def progress(name: str, done: int, total: int, message: str = "") -> None:
             context.progress(f"{self.name}: {name}", done, total, message)

@@ -40,6 +40,7 @@ from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.store import Origin
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, Probabilities
@@ -133,13 +134,14 @@ class FalconField(Method):
         context, progress = self.context, self.context.progress
         pathogen, rule, errors = context.pathogen, context.rule, context.test_errors
         task = FieldTask.of(self.settings, pathogen, rule, errors)
-        ledger = self._ledger(task, traces) if task.private else None
+        secret = self.noise_secret() if task.private else None
+        ledger = self._ledger(task, traces, secret) if task.private else None
         site, schedule = run_in_process(
             task,
             traces,
             known,
             seed=self.seed,
-            noise=RunSeeds(self.seed).noise,
+            noise=RunSeeds(self.seed, secret).noise,
             ledger=ledger,
             report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
@@ -194,13 +196,14 @@ class FalconField(Method):
                 sent = Messages.load(folder / MESSAGES_FOLDER)
             self.state = FieldState(field, sent)
 
-    def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
+    def _ledger(self, task: FieldTask, traces: Traces, secret: int | None) -> Ledger:
         """Open the ledger in the run folder; a resumed run draws the same noise."""
         budget, folder = FieldPlan.of(task, traces.clock).budget, self.context.folder
         if folder is None:
             return Ledger(budget)
         folder.mkdir(parents=True, exist_ok=True)
-        return Ledger.open(folder / LEDGER, budget=budget, replay_from=0)
+        record = SpendingRecord.of_user(secret)
+        return Ledger.open(folder / LEDGER, budget=budget, replay_from=0, record=record)
 
     def _recalibrations(
         self,

@@ -54,6 +54,7 @@ from epifalcon.epidemic.test_results import (
     exclude_people,
 )
 from epifalcon.errors import DataError
+from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
 from epifalcon.methods.base import Method, Scores, require_both
@@ -140,12 +141,14 @@ class FedPreGnn(Method):
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Train in rounds, select by validation loss, and return the risks."""
         require_both(known)
-        settings, streams = self.settings, Streams(self.seed)
+        settings = self.settings
+        secret = self.noise_secret() if settings.private else None
+        seeds, streams = RunSeeds(self.seed, secret), Streams(self.seed)
         rng = streams.numpy("validation people")
         held_back = draw_validation_people(known, settings.validation_share, rng)
         results = known.status[held_back] == 1
         training = exclude_people(known, held_back)
-        server = Federation(traces, training, settings, streams, held_back, results)
+        server = Federation(traces, training, settings, seeds, held_back, results)
         best = train(
             server,
             Checkpointer.of(self, traces, known),
@@ -335,11 +338,12 @@ class Federation:
         traces: Traces,
         training: TestResults,
         settings: FedPreGnnSettings,
-        streams: Streams,
+        seeds: RunSeeds,
         validation: PersonIds,
         results: Mask,
     ) -> None:
-        self._settings, self._streams = settings, streams
+        self._settings, self._seeds = settings, seeds
+        self._streams = Streams(seeds.seed)
         self._training, self._validation, self._results = training, validation, results
         self.visits = visits = visits_of(traces, settings.item)
         people, items = visits.shape
@@ -352,7 +356,7 @@ class Federation:
         self._helper = TokenHelper(sender, item, settings.partners)
         self.clients = np.flatnonzero(training.tested)
         self._infected = torch.from_numpy((training.status == 1).astype(np.float32))
-        rng = streams.numpy("fedpregnn pseudo items")
+        rng = seeds.numpy("fedpregnn pseudo items")
         pseudo = settings.pseudo_items if settings.private else 0
         self.covers = {}
         for person in self.clients.tolist():
@@ -396,7 +400,7 @@ class Federation:
             self._base,
         )
         state["own"][who] -= settings.own_rate * result.own
-        rng = self._streams.numpy(f"fedpregnn noise {self._rate_number} {number}")
+        rng = self._seeds.numpy(f"fedpregnn noise {self._rate_number} {number}")
         noise = settings.noise if settings.private else None
         model, item = result.model.numpy(), result.item.numpy()
         covers = [self.covers[person] for person in people.tolist()]

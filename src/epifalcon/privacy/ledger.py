@@ -3,9 +3,11 @@
 A ledger is a file of JSON lines. The first line holds the budget, each other line the
 SHA-256 of the previous one, so reading detects edits, deletions, swaps and a raised
 budget. A checkpoint stores ``head``, the hash of its last line, which also detects
-truncation. Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
+truncation. A ``SpendingRecord`` outside of the run folder detects older copies.
+Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -35,11 +37,14 @@ from epifalcon.privacy.events import (
     UnprotectedRelease,
     unprotected,
 )
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Plain
 
 FORMAT = "epifalcon-ledger"
 VERSION = 1
+_LOG = "ledger"
+"""Name of a ledger in its ``SpendingRecord``."""
 _KINDS: dict[str, type[Release]] = {
     "gaussian": GaussianRelease,
     "pseudo-traces": PseudoTraceRelease,
@@ -121,44 +126,44 @@ class Journal:
     """An append-only file with one writer."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._size = 0
 
     def read(self) -> str:
         """Return all complete lines; an incomplete last line is truncated."""
-        if not self._path.exists():
+        if not self.path.exists():
             return ""
         try:
-            content = self._path.read_bytes()
+            content = self.path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
             if len(whole) < len(content):
-                os.truncate(self._path, len(whole))
+                os.truncate(self.path, len(whole))
         except OSError as error:
             raise CorruptFileError(
-                f"{self._path}: cannot be read: {error.strerror}"
+                f"{self.path}: cannot be read: {error.strerror}"
             ) from None
         self._size = len(whole)
         try:
             return whole.decode("utf-8")
         except UnicodeDecodeError:
-            raise CorruptFileError(f"{self._path}: is not UTF-8 text") from None
+            raise CorruptFileError(f"{self.path}: is not UTF-8 text") from None
 
     def append(self, lines: Iterable[str]) -> None:
         """Write complete lines and sync; after an error the file is unchanged."""
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
-            with self._path.open("ab", buffering=0) as file:
+            with self.path.open("ab", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size != self._size:
                     raise CorruptFileError(
-                        f"{self._path}: was changed by another process"
+                        f"{self.path}: was changed by another process"
                     )
                 self._write(file.fileno(), data)
             if not self._size:
                 # Sync the directory entry of the new file.
-                store.flush(self._path.parent)
+                store.flush(self.path.parent)
         except OSError as error:
             raise WriteError(
-                f"{self._path}: cannot be written: {error.strerror}"
+                f"{self.path}: cannot be written: {error.strerror}"
             ) from None
         self._size += len(data)
 
@@ -186,17 +191,18 @@ class Ledger:
             if (limit := self.budget.limit(unit)) is not None
         }
         self._lines = [_first_line(as_plain(self.budget))]
-        self._head = _sha256(self._lines[0])
+        self._heads = [_sha256(self._lines[0])]
         self._releases: list[Release] = []
         self._taken: set[tuple[int, str]] = set()
         self._sums: dict[Unit, float] = dict.fromkeys(UNITS, 0.0)
         self._repeatable: dict[tuple[int, str], Release] = {}
         self._journal: Journal | None = None
+        self._record: SpendingRecord | None = None
 
     @property
     def head(self) -> str:
         """SHA-256 of the whole history, stored in checkpoints."""
-        return self._head
+        return self._heads[-1]
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -213,14 +219,15 @@ class Ledger:
         fresh = [one for one in releases if self._repeatable.get(_key(one)) != one]
         self._refuse_taken(fresh)
         self._refuse_past_budget(fresh)
-        lines, head = [], self._head
+        lines, heads = [], [self.head]
         for offset, release in enumerate(fresh):
             index = len(self._releases) + offset
-            head, line = _next_line(index, head, _plain(release))
+            head, line = _next_line(index, heads[-1], _plain(release))
             lines.append(line)
-        if self._journal is not None and lines:
-            self._journal.append(lines)
-        self._enter(fresh, lines, head)
+            heads.append(head)
+        if lines:
+            self._append(lines, heads[1:])
+        self._enter(fresh, lines, heads[1:])
         for release in releases:
             self._repeatable.pop(_key(release), None)
 
@@ -294,25 +301,40 @@ class Ledger:
         budget: Budget | None = None,
         head: str | None = None,
         replay_from: int | None = None,
+        record: SpendingRecord | None = None,
     ) -> "Ledger":
         """Open the ledger in the file ``path``, created if missing.
 
         A line half written before a crash is dropped: ``record`` had not returned, so
-        nothing was released. Raises if ``budget`` differs from that of the file.
+        nothing was released. Raises if ``budget`` differs from that of the file, or if
+        the file lacks entries that ``record`` counts.
         """
         journal = Journal(path)
         text = journal.read()
-        if not text and head is None:
+        is_new = not text and head is None
+        if is_new:
             ledger = cls(budget)
-            journal.append(ledger._lines)
         else:
             ledger = cls.from_lines(text, head=head, replay_from=replay_from)
         if budget is not None and budget != ledger.budget:
             raise SettingsError(
                 f"{path}: has the budget {ledger.budget}, not the given {budget}"
             )
-        ledger._journal = journal
+        ledger._journal, ledger._record = journal, record
+        ledger._append(ledger._lines if is_new else [], [])
         return ledger
+
+    def _append(self, lines: Sequence[str], heads: Sequence[str]) -> None:
+        """Write lines to the journal, then count them; both before a release."""
+        if self._journal is None:
+            return
+        with contextlib.ExitStack() as stack:
+            if self._record is not None:
+                path, known = self._journal.path, [*self._heads]
+                stack.enter_context(self._record.appending(_LOG, known, path))
+                known.extend(heads)
+            if lines:
+                self._journal.append(lines)
 
     def _refuse_taken(self, releases: Sequence[Release]) -> None:
         taken = set(self._taken)
@@ -355,7 +377,7 @@ class Ledger:
         content = _parse(line, where)
         for name in ("index", "previous", "sha256"):
             content.pop(name, None)
-        head, expected = _next_line(index, self._head, content)
+        head, expected = _next_line(index, self.head, content)
         if line != expected:
             raise CorruptFileError(
                 f"{where}: does not match its SHA-256 or the previous line: "
@@ -370,10 +392,10 @@ class Ledger:
             self._refuse_past_budget([release])
         except BudgetExceededError as error:
             raise CorruptFileError(f"ledger: invalid entry: {error}") from None
-        self._enter([release], [line], head)
+        self._enter([release], [line], [head])
 
     def _enter(
-        self, releases: Sequence[Release], lines: Sequence[str], head: str
+        self, releases: Sequence[Release], lines: Sequence[str], heads: Sequence[str]
     ) -> None:
         self._taken.update(map(_key, releases))
         for release in releases:
@@ -381,7 +403,7 @@ class Ledger:
                 self._sums[unit] += _squared_mu(release, unit)
         self._releases.extend(releases)
         self._lines.extend(lines)
-        self._head = head
+        self._heads.extend(heads)
 
 
 def _key(release: Release) -> tuple[int, str]:

@@ -42,10 +42,15 @@ _NOT_PRIVATE = {
 _LIMITS = {
     "canaries": "cover some rounds of one channel, mostly for one visit: compare a "
     "bound with the claim in the same row, not with that of the whole run",
-    "seed": "anybody who knows it can remove all noise; a simulation stores its seed",
+    "noise secret": "whoever reads it can remove all noise: do not share the folder "
+    "private/",
     "floating point": "attacks on the last bits of the noise are not excluded",
 }
 """Limits of every guarantee."""
+_FIXED_SEED = (
+    "NOT PRIVATE: the noise comes from a fixed seed (--insecure-seed), and whoever "
+    "knows the seed can remove it."
+)
 _SPENT = ("mode", "epsilon", "delta", "relation", "adversary", "channels")
 """Keys of ``privacy_spent`` that are also keys of a card."""
 _VAGUE_WIDTH = 0.3
@@ -64,6 +69,8 @@ class Guarantee:
     stopping on validation people; False for Falcon Field."""
     other: OtherRelations | None = None
     """Epsilons for neighbouring relations other than that of the ledger."""
+    insecure_seed: bool = False
+    """True if the noise came from the public seed, which removes every guarantee."""
 
     @property
     def is_private(self) -> bool:
@@ -105,7 +112,10 @@ class Guarantee:
                 "place with one tested person, the sum is this person's result, and no "
                 "epsilon covers it"
             )
-        return notes | _LIMITS
+        notes |= _LIMITS
+        if self.insecure_seed:
+            notes["noise secret"] = _FIXED_SEED
+        return notes
 
     @property
     def _unprotected_test_channels(self) -> list[str]:
@@ -116,6 +126,8 @@ class Guarantee:
         if not self.is_private:
             return _NOT_PRIVATE[self.trained]
         text = self._bound()
+        if self.insecure_seed:
+            text = f"{_FIXED_SEED} With noise from a secret: {text}"
         if self.other is not None and self.epsilon is not None:
             test = formats.epsilon(self.other.test)
             text += f" For a test (result, or whether there was one), epsilon is {test}"
@@ -161,6 +173,8 @@ class Guarantee:
             "rounds": f"{self.rounds:,}",
         }
         caption = "The guarantee: epsilon of all noised channels"
+        if self.insecure_seed:
+            caption = f"NOT PRIVATE. {caption}, had the noise been secret"
         return _two_columns(caption, "for", "value", rows)
 
     def channel_rows(self) -> list[list[str]]:
@@ -319,6 +333,7 @@ class PrivacyCard:
             "epsilon_replace": other.replace if math.isfinite(other.replace) else None,
             "odds": odds_factor(claimed),
             "unit": "person",
+            "insecure_seed": self.guarantee.insecure_seed,
             **{key: spent[key] for key in _SPENT},
             "unprotected": [
                 f"{channel}: {what}" for channel, what in self.guarantee.unprotected
@@ -373,7 +388,8 @@ class PrivacyCard:
             of = "lower bound by canaries, of the epsilon claimed for one "
             of += f"{row.unit} in {rounds} of {row.channel}"
         return Page(
-            title=f"Privacy card: {self.method}, mode {self.guarantee.spent['mode']}",
+            title=f"Privacy card: {self.method}, mode {self.guarantee.spent['mode']}"
+            + (" (NOT PRIVATE: fixed seed)" if self.guarantee.insecure_seed else ""),
             lead=self.sentence(),
             headline=[
                 (epsilon, "epsilon claimed for a person"),

@@ -126,6 +126,7 @@ def rehearse(
         "rounds": summary["rounds"],
         "people": city.traces.people,
         "mode": request.mode,
+        "insecure_seed": request.is_private,
         "uploads": "rows" if request.rules.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
         "in_process_seconds_per_round": sum(in_process_later) / len(in_process_later),

@@ -113,7 +113,12 @@ def audit(
         method=run.method,
         seed=run.seed,
         people=len(statistics.people),
-        guarantee=Guarantee(spent=spent, rounds=statistics.rounds, other=other),
+        guarantee=Guarantee(
+            spent=spent,
+            rounds=statistics.rounds,
+            other=other,
+            insecure_seed=plan.is_private and run.insecure_seed,
+        ),
         attacks=(
             *attacks_on(run, statistics, seed, progress),
             *inferences(run, unwatched, shadow_runs, progress),
@@ -202,7 +207,7 @@ def _audit_field(
         # The releases of any run without privacy.
         ledger = Ledger(Budget())
         ledger.record(*opening_receipts(task, clock))
-    noise = RunSeeds(run.seed).noise
+    noise = RunSeeds(run.seed, run.secret).noise
     sent = RecordedRun.of(task, run.traces, run.known, run.seed, noise)
     # Sums contain no single person's message to attack; they are audited by canaries.
     count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
@@ -225,6 +230,7 @@ def _audit_field(
             rounds=len(sent.broadcasts),
             trained=False,
             other=_other_promises(ledger) if task.private else None,
+            insecure_seed=task.private and run.insecure_seed,
         ),
         attacks=(*attacks, *inferences(run, task.settings, shadow_runs, progress)),
         releases=audit_field_releases(sent, seed, progress=progress),

@@ -274,7 +274,10 @@ class Simulations:
         )
         reported, known = prepared.reported(seed), epidemic.labels.known
         folder = plan.run_folder(seed)
-        return RunInputs(folder, prepared, seed, reported, known, epidemic, threads)
+        # Simulated people: reproducible noise, and results marked as not private.
+        return RunInputs(
+            folder, prepared, seed, reported, known, epidemic, threads, True
+        )
 
 
 def _put(cache: dict[str, Any], key: str, value: object, limit: int) -> None:

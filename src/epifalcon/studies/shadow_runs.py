@@ -26,7 +26,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack
 from epifalcon.settings import as_plain
-from epifalcon.streams import Streams
+from epifalcon.streams import Streams, derived_secret
 from epifalcon.types import Mask, PersonIds
 
 _KIND = "shadow-run"
@@ -91,7 +91,10 @@ def run_shadows(
         origin = store.Origin.now(identity, run_seed)
         place = folder / f"run-{number:03d}"
         if not place.is_dir():
-            quiet = replace(context, progress=silent, folder=None)
+            secret = context.secret
+            if secret is not None:
+                secret = derived_secret(secret, f"shadow run {number}")
+            quiet = replace(context, progress=silent, folder=None, secret=secret)
             fitted = estimator(settings, seed=run_seed)
             fitted.fit(traces, known.of_people(inside), quiet)
             risk = fitted.predict_proba()
@@ -139,6 +142,8 @@ def inferences(
         rule=experiment.believed_rule,
         test_errors=experiment.labels.test_errors,
         progress=progress,
+        secret=run.secret,
+        insecure_seed=run.insecure_seed,
     )
     shadow_runs = run_shadows(
         run.place / "shadows",

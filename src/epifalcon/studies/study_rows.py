@@ -64,6 +64,7 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
         "notes": [
             *study.notes,
             *study.scale_notes.get(study_plan.scale, ()),
+            *_fixed_seeds(study_plan, rows),
             *_failures(rows),
             *_limit_notes(rows),
             *_leaks(study_plan, rows),
@@ -237,6 +238,15 @@ def _leaks(study_plan: StudyPlan, rows: Sequence[Plain]) -> list[str]:
         if row["cell"] == bound["cell"]
         and (_difference(study_plan, row, bound)["auc"]["low"] or 0) > 0
     ]
+
+
+def _fixed_seeds(study_plan: StudyPlan, rows: Sequence[Plain]) -> list[str]:
+    """Return a note if privacy noise was drawn from the seeds of the study."""
+    drawn = any(
+        study_plan.plans[row["cell"]].experiment.is_private(row["method"])
+        for row in rows
+    )
+    return ["Noise comes from fixed seeds: NOT PRIVATE"] if drawn else []
 
 
 def _failures(rows: Sequence[Plain]) -> list[str]:

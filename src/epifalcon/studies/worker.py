@@ -191,7 +191,9 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
 
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Return the errors of attacks on places, for at most 500 people, by attack."""
-    task = TrainingTask(run.traces, run.known, run.settings, run.seed)
+    task = TrainingTask(
+        run.traces, run.known, run.settings, run.seed, secret=run.secret
+    )
     pseudo = pseudo_traces_of(task, progress)
     rng = Streams(run.seed).numpy("attacked people")
     count = min(_PEOPLE, run.traces.people)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import CorruptFileError, TooFewSitesError
+from epifalcon.errors import BudgetExceededError, CorruptFileError, TooFewSitesError
 from epifalcon.federation.falcon.site_run import SiteRun
 from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.network.site_files import (
@@ -181,7 +181,7 @@ def test_a_ledger_without_its_notes_is_refused(broken, tmp_path, lost):
     with pytest.raises(TooFewSitesError):
         again.run()
     _, error = transport.running[SITE].failed[0]
-    assert isinstance(error, CorruptFileError)
+    assert isinstance(error, BudgetExceededError)
 
 
 def test_notes_are_on_the_disk_before_an_answer_leaves(folder):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from epifalcon import streams
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
@@ -19,13 +20,12 @@ from epifalcon.errors import (
     SettingsError,
 )
 from epifalcon.federation.client import Client
-from epifalcon.federation.network import site_files
 from epifalcon.federation.network.site_files import (
+    BUDGET_FILE,
     SITE_FILE,
     TEMPLATE,
     SiteFiles,
     SitePolicy,
-    admit,
     person_cost,
     require_run_name,
 )
@@ -58,14 +58,14 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
 
 
 def test_a_secret_that_another_process_has_just_made_is_taken(tmp_path, monkeypatch):
-    made = site_files.secrets.token_bytes
+    made = streams.secrets.token_bytes
 
     def slow(count):
-        monkeypatch.setattr(site_files.secrets, "token_bytes", made)
+        monkeypatch.setattr(streams.secrets, "token_bytes", made)
         SiteFiles(tmp_path).noise_key("run")
         return made(count)
 
-    monkeypatch.setattr(site_files.secrets, "token_bytes", slow)
+    monkeypatch.setattr(streams.secrets, "token_bytes", slow)
     found = SiteFiles(tmp_path).noise_key("run")
     assert SiteFiles(tmp_path).noise_key("run") == found
     assert not list(tmp_path.glob(".secret*"))
@@ -125,21 +125,21 @@ def cost(epsilon):
 
 
 def test_runs_are_admitted_once_until_the_bound_and_not_past_it(tmp_path):
-    path = tmp_path / "promises.jsonl"
+    path, admit = tmp_path / BUDGET_FILE, SiteFiles(tmp_path).admit
     both = epsilon_of(math.sqrt(2) * mu_for(5.0, DELTA), DELTA)
     # Promises made without a bound count when there is one.
-    admit(path, "one", cost(5.0), bound(None))
+    admit("one", cost(5.0), bound(None))
     for _ in range(3):
-        admit(path, "two", cost(5.0), bound(both))
+        admit("two", cost(5.0), bound(both))
     stored = path.read_text()
     assert len(stored.splitlines()) == 2
     for run, epsilon in (("three", 0.1), ("two", 5.1)):
         with pytest.raises(BudgetExceededError, match=f"run {run}: after 2 earlier"):
-            admit(path, run, cost(epsilon), bound(both))
+            admit(run, cost(epsilon), bound(both))
     assert path.read_text() == stored
     path.write_text('["two", 1\n' + stored)
     with pytest.raises(CorruptFileError):
-        admit(path, "one", cost(1.0), bound(8.0))
+        admit("one", cost(1.0), bound(8.0))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_smaller_unit_is_taken_for_what_it_is_of_a_person(tmp_path, unit, time
     assert made == pytest.approx(times * mu_for(2.0, DELTA) ** 2)
     if unit != "person":
         with pytest.raises(BudgetExceededError):
-            admit(tmp_path / "promises.jsonl", "one", made, bound(2.0))
+            SiteFiles(tmp_path).admit("one", made, bound(2.0))
 
 
 @pytest.mark.parametrize("unit", ["visit", "person"])
@@ -160,10 +160,11 @@ def test_epsilon_is_that_at_the_sites_own_delta_and_relation(tmp_path, unit):
     new = person_cost(privacy, RELEASES)
     for relation, times in (("zero-out", 1), ("replace", 2)):
         exact = epsilon_of(times * math.sqrt(new), DELTA)
-        path = tmp_path / f"{relation}.jsonl"
+        (tmp_path / relation).mkdir()
+        admit = SiteFiles(tmp_path / relation).admit
         with pytest.raises(BudgetExceededError):
-            admit(path, "one", new, bound(exact * 0.999, relation))
-        admit(path, "one", new, bound(exact * 1.001, relation))
+            admit("one", new, bound(exact * 0.999, relation))
+        admit("one", new, bound(exact * 1.001, relation))
 
 
 def test_a_promise_for_any_other_row_shows_half_as_far_against_zero():
@@ -174,7 +175,7 @@ def test_a_promise_for_any_other_row_shows_half_as_far_against_zero():
 
 
 def test_processes_that_promise_at_once_take_turns(tmp_path, monkeypatch):
-    path, read = tmp_path / "promises.jsonl", Journal.read
+    path, read = tmp_path / BUDGET_FILE, Journal.read
 
     def slowly(journal):
         found = read(journal)
@@ -187,7 +188,7 @@ def test_processes_that_promise_at_once_take_turns(tmp_path, monkeypatch):
 
     def one(number):
         try:
-            admit(path, f"run-{number}", cost(1.0), policy)
+            SiteFiles(tmp_path).admit(f"run-{number}", cost(1.0), policy)
             outcomes.append(True)
         except BudgetExceededError:
             outcomes.append(False)

@@ -29,7 +29,12 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import Checked, Count
-from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    TooFewSitesError,
+)
 from epifalcon.federation import checkpoints, messages
 from epifalcon.federation.network.site_files import REPLAYED, open_journal
 from epifalcon.federation.network.site_session import LEDGER, RunRequest
@@ -49,7 +54,7 @@ RequestT = TypeVar("RequestT", bound=RunRequest)
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"
 SCORES = "scores.csv"
-FAILURES = "failures.jsonl"
+FAILURES, COUNTERS = "failures.jsonl", "site-counters.json"
 PREPARATION = "preparation"
 _MESSAGE = "message.safetensors"
 _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
@@ -129,10 +134,17 @@ class SiteCalls:
     """
 
     def __init__(
-        self, transport: Transport, run: str, rules: SiteRules, path: Path | None = None
+        self,
+        transport: Transport,
+        run: str,
+        rules: SiteRules,
+        path: Path | None = None,
+        counters: Path | None = None,
     ) -> None:
+        """Store failures in ``path``, and the sites' counters in ``counters``."""
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)
+        self._counters = counters
         self._path, self._journal, self._stored = path, None, list[SiteFailure]()
         if path is not None:
             self._journal, self._stored = open_journal(path, _parse_failure)
@@ -198,7 +210,7 @@ class SiteCalls:
                 calls[site] = messages.pack(request.encode(header))
         answers, failures = self._transport.call(calls, self.rules.answer_seconds)
         accepted: dict[str, T] = {}
-        busy = [0.0]
+        busy, counters = [0.0], dict[str, str]()
         for site in calls:
             if site not in answers:
                 why = failures.get(site, "no answer")
@@ -206,6 +218,8 @@ class SiteCalls:
                 continue
             try:
                 packet = self._accept(answers[site], headers[site])
+                if messages.COUNTER in packet.values:
+                    counters[site] = str(packet.values[messages.COUNTER])[:_MAX_TEXT]
                 accepted[site] = check(site, answer.decode(packet))
                 busy.append(_seconds(packet))
             except Exception as error:
@@ -216,8 +230,34 @@ class SiteCalls:
         self.traffic.bytes_received += sum(map(len, answers.values()))
         self.traffic.calls += 1
         self.traffic.call_seconds += perf_counter() - began
+        self._store_counters(counters)
         self._continue_after(self.failures[before:])
         return accepted
+
+    def counters(self) -> dict[str, str]:
+        """Return the newest counter of each site, over all runs of this server."""
+        if self._counters is None or not self._counters.is_file():
+            return {}
+        try:
+            found: dict[str, str] = json.loads(self._counters.read_text())
+        except (OSError, ValueError) as error:
+            why = f"{self._counters}: cannot be read: {error}"
+            raise CorruptFileError(why) from None
+        return found
+
+    def _store_counters(self, new: Mapping[str, str]) -> None:
+        if self._counters is None or not new:
+            return
+        with FileLock(self._counters.with_suffix(".lock"), wait=True):
+            known = self.counters()
+            newest = {
+                site: max(known.get(site, ""), counter, key=_number)
+                for site, counter in new.items()
+            }
+            if newest.items() - known.items():
+                text = json_text({**known, **newest}, indent=1)
+                with store.writing(self._counters):
+                    store.replace_text(self._counters, text)
 
     def total(
         self,
@@ -298,6 +338,11 @@ class SiteCalls:
             for item in self.failures[-3:]
         )
         raise TooFewSitesError(f"{count} sites take part, {least} are needed{last}")
+
+
+def _number(counter: str) -> int:
+    text = counter.partition(".")[0]
+    return int(text) if text.isdecimal() else -1
 
 
 def accepted(_site: str, answer: R) -> R:
@@ -395,8 +440,8 @@ class ServerRun(ABC, Generic[RequestT]):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: FileLock | None = FileLock.inside(folder)
-        path = folder / FAILURES
-        self.calls = SiteCalls(transport, folder.name, run_request.rules, path)
+        paths = folder / FAILURES, folder.parent / COUNTERS
+        self.calls = SiteCalls(transport, folder.name, run_request.rules, *paths)
         self.scores: dict[str, Probabilities] = {}
         self.round_seconds: list[float] = []
         self._folder, self._request, self._options = folder, run_request, options
@@ -441,7 +486,10 @@ class ServerRun(ABC, Generic[RequestT]):
     def invite(self, known: SharedData | None) -> SiteRoster:
         """Invite all sites and assign person indices, or reuse those of ``known``."""
         calls = self.calls
-        requests = dict.fromkeys(calls.present, self._request.hello)
+        hello, counters = self._request.hello, calls.counters()
+        requests = {
+            site: replace(hello, counter=counters.get(site)) for site in calls.present
+        }
         facts = calls.call(0, requests, messages.SiteFacts, _check_facts)
         # Use the city of most sites; ties go to the first site by name.
         cities = [facts[site].city for site in sorted(facts)]

@@ -16,12 +16,12 @@ digest. Digests cover requests and the site's files, never results of the rounds
 refusal reveals nothing about people.
 """
 
+import contextlib
 import hashlib
+import hmac
 import json
 import math
-import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,9 @@ from epifalcon.privacy.events import (
     Releases,
 )
 from epifalcon.privacy.ledger import Journal
+from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.settings import build, read_toml
+from epifalcon.streams import derived_secret, stored_secret
 from epifalcon.types import Floats, Mask
 
 T = TypeVar("T")
@@ -74,11 +76,10 @@ rows = false                 # may rows per person be sent, or only sums?
 validation = true            # may validation results be sent, without names?
 give_scores = false          # may all scores be sent if the server requests them?
 """
-BUDGET_FILE = "promises.jsonl"
+BUDGET_FILE, RECORD_FILE = "promises.jsonl", "spent.json"
 REPLAYED = "it released this before for other values"
 """Reason sent to the server for a ``ReplayError``."""
 _SECRET = "secret"
-_SECRET_BYTES = 32
 _ROUNDING = 1e-9
 _LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
 """Factor of mu^2 by neighbouring relation: replacing a row doubles the distance."""
@@ -219,40 +220,41 @@ class SiteFiles:
 
         It is derived from the site's secret and from a secret in the run's folder.
         """
-        site_secret = _secret(self.folder / _SECRET)
-        run_secret = _secret(self.run(run) / _SECRET)
+        site_secret = stored_secret(self.folder / _SECRET)
+        run_secret = stored_secret(self.run(run) / _SECRET)
         digest = hashlib.sha256(site_secret + run_secret + run.encode()).digest()
         return int.from_bytes(digest, "big")
 
+    @property
+    def record(self) -> SpendingRecord:
+        """Record of the budget and of all runs, authenticated by the site's secret."""
+        key = hmac.digest(stored_secret(self.folder / _SECRET), b"record", "sha256")
+        return SpendingRecord(self.folder / RECORD_FILE, key)
 
-def _secret(path: Path) -> bytes:
-    try:
-        secret = bytes.fromhex(path.read_text())
-    except FileNotFoundError:
-        return _new_secret(path)
-    except ValueError:
-        secret = b""
-    if len(secret) != _SECRET_BYTES:
-        raise CorruptFileError(f"{path}: holds no secret; restore the file")
-    return secret
+    def admit(self, run: str, squared_mu: float, policy: SitePolicy) -> None:
+        """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``.
 
-
-def _new_secret(path: Path) -> bytes:
-    secret = secrets.token_bytes(_SECRET_BYTES)
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(secret.hex())
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        # Never overwrite a secret that another process has just created.
-        os.link(scratch, path)
-    except FileExistsError:
-        return _secret(path)
-    finally:
-        scratch.unlink()
-    return secret
+        A run whose secret was removed would draw new noise, so it may not continue
+        under its name at no cost.
+        """
+        path = self.folder / BUDGET_FILE
+        mark = f"{derived_secret(self.noise_key(run), 'mark of the run'):064x}"
+        with FileLock(path.with_suffix(".lock"), wait=True):
+            journal, listed = open_journal(path, _parse_cost)
+            heads = _heads(journal.read())
+            with self.record.appending(BUDGET_FILE, heads, path):
+                costs = {name: cost for name, cost, _ in listed}
+                if any(name == run and of != mark for name, _, of in listed):
+                    raise BudgetExceededError(
+                        f"run {run}: its secret was removed or replaced, and its noise "
+                        "would be drawn again: use another name"
+                    )
+                if run in costs and squared_mu <= costs[run] * (1 + _ROUNDING):
+                    return
+                _require_budget(run, {**costs, run: squared_mu}, len(costs), policy)
+                line = json.dumps([run, squared_mu, mark])
+                journal.append([line])
+                heads.extend(_heads(line, heads[-1])[1:])
 
 
 def require_run_name(name: str) -> str:
@@ -270,22 +272,24 @@ def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
     return times * mu**2 / _LONGER[privacy.relation]
 
 
-def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
-    """Store the cost of a run; refuse it if the total exceeds ``most_epsilon``."""
-    with FileLock(path.with_suffix(".lock"), wait=True):
-        journal, listed = open_journal(path, _parse_cost)
-        known = dict(listed)
-        if run in known and squared_mu <= known[run] * (1 + _ROUNDING):
-            return
-        total = squared_mu + sum(cost for name, cost in known.items() if name != run)
-        mu = math.sqrt(_LONGER[policy.relation] * total)
-        epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
-        if most is not None and epsilon > most * (1 + _ROUNDING):
-            raise BudgetExceededError(
-                f"run {run}: after {len(known)} earlier runs, the epsilon of a person "
-                f"would be {epsilon:.4g}; most_epsilon is {most:g}"
-            )
-        journal.append([json.dumps([run, squared_mu])])
+def _require_budget(
+    run: str, costs: Mapping[str, float], earlier: int, policy: SitePolicy
+) -> None:
+    mu = math.sqrt(_LONGER[policy.relation] * sum(costs.values()))
+    epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
+    if most is not None and epsilon > most * (1 + _ROUNDING):
+        raise BudgetExceededError(
+            f"run {run}: after {earlier} earlier runs, the epsilon of a person would "
+            f"be {epsilon:.4g}; most_epsilon is {most:g}"
+        )
+
+
+def _heads(text: str, first: str = "") -> list[str]:
+    """Return the hash of ``text`` after 0, 1, 2, ... lines, each from the previous."""
+    heads = [first]
+    for line in text.splitlines():
+        heads.append(hashlib.sha256(f"{heads[-1]}\n{line}".encode()).hexdigest())
+    return heads
 
 
 def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
@@ -318,13 +322,20 @@ def digest(
 
 
 class ReplayLog:
-    """Request digest of each release; stored in ``path`` before ``require`` returns."""
+    """Request digest of each release; stored in ``path`` before ``require`` returns.
 
-    def __init__(self, path: Path | None = None) -> None:
+    A log that lacks entries which the site's ``record`` counts is refused.
+    """
+
+    def __init__(
+        self, path: Path | None = None, record: SpendingRecord | None = None
+    ) -> None:
         self._journal, self._known = None, dict[tuple[int, str], str]()
+        self._record = record
         if path is not None:
             self._journal, listed = open_journal(path, _parse_digest)
             self._known = dict(listed)
+            self._append([])
 
     def __len__(self) -> int:
         return len(self._known)
@@ -336,9 +347,20 @@ class ReplayLog:
         """Store the digest ``found`` of a release; refuse a different one."""
         self.refuse_other(number, phase, found)
         if (number, phase) not in self._known:
-            if self._journal is not None:
-                self._journal.append([json.dumps([number, phase, found])])
+            self._append([found], json.dumps([number, phase, found]))
             self._known[number, phase] = found
+
+    def _append(self, heads: list[str], *lines: str) -> None:
+        if self._journal is None:
+            return
+        with contextlib.ExitStack() as stack:
+            if self._record is not None:
+                known, path = ["", *self._known.values()], self._journal.path
+                name = f"runs/{path.parent.name}"
+                stack.enter_context(self._record.appending(name, known, path))
+                known.extend(heads)
+            if lines:
+                self._journal.append(lines)
 
     def refuse_other(self, number: int, phase: str, found: str) -> None:
         """Raise ``ReplayError`` if a different digest of this release is stored."""
@@ -401,9 +423,9 @@ class ReplayGuard:
         self.rounds_digest = digest(before, self._trained, number, scale.hex())
 
 
-def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
-    run, squared_mu = line
-    return str(run), float(squared_mu)
+def _parse_cost(line: Any) -> tuple[str, float, str]:  # noqa: ANN401
+    run, squared_mu, mark = line
+    return str(run), float(squared_mu), str(mark)
 
 
 def _parse_digest(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401

@@ -20,17 +20,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from epifalcon import store
 from epifalcon.checks import present
-from epifalcon.errors import (
-    BudgetExceededError,
-    CorruptFileError,
-    DataError,
-    SettingsError,
-    WriteError,
-)
+from epifalcon.errors import BudgetExceededError, DataError, SettingsError, WriteError
 from epifalcon.federation import messages
 from epifalcon.federation.messages import PROTOCOL, Record
 from epifalcon.federation.network.site_files import (
-    BUDGET_FILE,
     REPLAYED,
     PolicyError,
     ReplayError,
@@ -38,7 +31,6 @@ from epifalcon.federation.network.site_files import (
     RunRequirements,
     SiteFiles,
     SiteSettings,
-    admit,
     digest,
 )
 from epifalcon.federation.preparation import SiteData
@@ -155,12 +147,18 @@ class CallHandler:
             try:
                 record = self._handle(packet)
                 seconds = perf_counter() - began if self.reports_seconds else None
-                answer = messages.pack(record.encode(packet.header, seconds))
+                made = record.encode(packet.header, seconds)
+                made = replace(made, values={**made.values, **self.more_values()})
+                answer = messages.pack(made)
             except Exception as error:
                 return self._failure(packet.header, error, public_error_text(error))
             self._newest = packet.header.round
             self._last_call, self._last_answer = call, answer
             return answer
+
+    def more_values(self) -> Plain:
+        """Return values to add to each answer."""
+        return {}
 
     def _handle(self, packet: messages.Packet) -> Record:
         header = packet.header
@@ -222,6 +220,12 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         """The accepted run; raises an error before a ``hello`` was accepted."""
         return present(self._admitted, "no hello was accepted")
 
+    def more_values(self) -> Plain:
+        """Return the site's counter, which the server echoes in later hellos."""
+        if self._admitted is None or not self._admitted.request.is_private:
+            return {}
+        return {messages.COUNTER: self.files.record.counter}
+
     def record_request(self, phase: str, found: str) -> None:
         """Store the digest ``found`` of a request; refuse a different one."""
         self.admitted.replay_log.require(0, phase, found)
@@ -274,12 +278,14 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         policy.require(run_request.requirements)
         data = self.files.load_data(site)
         self._lock = self._lock or FileLock.inside(self.folder)
+        if call.counter is not None:
+            self.files.record.require_newest(call.counter)
         replay_log = self._replay_log(stored=run_request.is_private)
         # The data set of a run must not change: its noise would be reused.
         run_digest = digest(run_request.identity, digest(arrays=data.arrays))
         replay_log.refuse_other(0, "hello", run_digest)
         if (cost := run_request.squared_mu(data.traces.clock)) is not None:
-            admit(self.files.folder / BUDGET_FILE, self.run, cost, policy)
+            self.files.admit(self.run, cost, policy)
         replay_log.require(0, "hello", run_digest)
         return Admitted(run_request, site, data, replay_log), run_digest
 
@@ -288,8 +294,4 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
             return self._admitted.replay_log
         if not stored:
             return ReplayLog()
-        replay_log = ReplayLog(self.folder / REQUESTS)
-        if not len(replay_log) and (self.folder / LEDGER).exists():
-            path = self.folder / REQUESTS
-            raise CorruptFileError(f"{path}: is missing; start a new run")
-        return replay_log
+        return ReplayLog(self.folder / REQUESTS, self.files.record)

@@ -1,0 +1,119 @@
+"""Privacy noise of the estimators comes from a secret, not from the seed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon.federation import engine
+from epifalcon.federation.field.settings import (
+    FalconFieldSettings,
+    FieldPrivacySettings,
+)
+from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.methods.base import INSECURE_SEED, Context
+from epifalcon.methods.falcon import Falcon
+from epifalcon.methods.falcon_field import FalconField
+from epifalcon.methods.fedpregnn import FedPreGnn
+from tests.methods.test_fedpregnn import QUICK
+from tests.studies import town
+
+FIELD_MODES = ("sums", "local")
+
+
+def field(mode):
+    privacy = FieldPrivacySettings(mode=mode, epsilon=20.0, sweeps=2)
+    return FalconField(FalconFieldSettings(privacy=privacy), seed=3)
+
+
+def fit(method, tests=None, **context):
+    tests = town.known() if tests is None else tests
+    return method.fit(town.traces(), tests, Context(**context))
+
+
+def one_flipped():
+    known = town.known()
+    return town.flipped(known, known.person[:1])
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The noised numbers of tested and positive people of each fit."""
+    found, count = [], FieldSite.count
+
+    def spy(site):
+        found.append(count(site))
+        return found[-1]
+
+    monkeypatch.setattr(FieldSite, "count", spy)
+    return found
+
+
+@pytest.mark.parametrize("mode", FIELD_MODES)
+def test_noise_does_not_cancel_between_fits_that_differ_in_one_test(mode, counted):
+    for tests in (town.known(), one_flipped()):
+        fit(field(mode), tests)
+        fit(field(mode), tests, insecure_seed=True)
+    first, second = (counted[2].tests - counted[0].tests, counted[3].tests)
+    # With noise of the seed the difference is the changed test.
+    exact = np.abs(second - counted[1].tests)
+    assert exact == pytest.approx(np.array([[0, 1]]), abs=1e-9)
+    assert np.abs(first - np.rint(first)).max() > 1e-6
+    if mode == "sums":
+        # Presence depends on no test: equal noise would give equal sums.
+        assert not np.isclose(counted[2].crowd, counted[0].crowd)[:, 1:].any()
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """The keys of all noise at places, by fit."""
+    found, real = [], engine.PassNoise
+
+    def spy(group, person, key):
+        found[-1].append(key)
+        return real(group, person, key)
+
+    monkeypatch.setattr(engine, "PassNoise", spy)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["paper", "local"])
+def test_falcon_draws_other_noise_in_every_fit(mode, keys):
+    settings = town.with_mode(mode, rounds=2)
+    for tests in (town.known(), one_flipped()):
+        for insecure in (False, True):
+            keys.append([])
+            fit(Falcon(settings, seed=3), tests, insecure_seed=insecure)
+    secret, fixed, other, same = keys
+    assert fixed == same
+    assert len(set(secret)) == len(secret) > 2
+    assert not {*secret, *fixed} & {*other}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda mode=mode: field(mode) for mode in FIELD_MODES),
+        lambda: Falcon(town.with_mode("paper", rounds=2), seed=3),
+        lambda: FedPreGnn(replace(QUICK, rounds=2), seed=3),
+    ],
+)
+def test_equal_secrets_give_equal_bits_and_a_fixed_seed_is_marked(make, tmp_path):
+    one, same, other = (fit(make(), secret=secret) for secret in (8, 8, 9))
+    assert (one.predict_proba() == same.predict_proba()).all()
+    assert not (one.predict_proba() == other.predict_proba()).all()
+    assert INSECURE_SEED not in one.scores.diagnostics
+    assert fit(make(), insecure_seed=True).scores.diagnostics[INSECURE_SEED]
+    # A folder keeps its secret, for a resumed fit.
+    fit(make(), folder=tmp_path / "fit")
+    path = tmp_path / "fit" / "private" / "noise_secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_noise_the_seed_is_enough():
+    one, same = (fit(FalconField(seed=3)) for _ in range(2))
+    assert (one.predict_proba() == same.predict_proba()).all()
+    assert (
+        INSECURE_SEED not in fit(FalconField(), insecure_seed=True).scores.diagnostics
+    )
