@@ -68,6 +68,7 @@ def predict(
     """
     from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun
+    from epifalcon.experiments.simulation import KNOWN, find_folder
 
     del own  # Loaded when the option was parsed.
     if known is not None and city is None:
@@ -118,7 +119,7 @@ def predict(
         shown = f"{_people(untested)} without a test"
         title = f"Whom to test next: highest risks of {shown}"
     _show_risks(console, title, columns, highest)
-    if city is not None and known is None and (city / "known").is_dir():
+    if city is not None and known is None and find_folder(city, KNOWN) != city:
         console.note(
             f"{city} contains test results that were not used; to use them, add "
             f"--known {city}"

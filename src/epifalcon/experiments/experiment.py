@@ -113,6 +113,16 @@ class Experiment:
         return self.prediction
 
     @property
+    def private_methods(self) -> list[str]:
+        """Methods of the run that release noised values and record them in a ledger."""
+        tables = {one: entry(one).privacy_table for one in (self.method, *self.beside)}
+        return [
+            method
+            for method, table in tables.items()
+            if table is not None and getattr(self, table).is_private
+        ]
+
+    @property
     def prediction(self) -> PredictionSettings:
         """Settings of training in rounds."""
         return PredictionSettings(

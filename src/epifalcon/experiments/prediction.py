@@ -278,7 +278,7 @@ def _record_scoring(
                 f"{error}. Train with privacy.scorings to reserve budget for scoring "
                 "new people"
             ) from None
-        store.seal(run.folder, run.ledger)
+        store.seal(run.data, run.ledger)
     return seed, privacy_spent(plan.mode, ledger)
 
 

@@ -151,7 +151,8 @@ class Outcome:
             "seconds": self.seconds,
         }
         if not entry(self.method).trains_in_rounds:
-            return plain | ({"told": self.diagnostics} if self.diagnostics else {})
+            told = {k: v for k, v in self.diagnostics.items() if k != "spent"}
+            return plain | ({"told": told} if told else {}) | (self.spent or {})
         shown = {
             key: value
             for key, value in self.diagnostics.items()
