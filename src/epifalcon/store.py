@@ -163,16 +163,20 @@ def write(
 def write_manifest(
     folder: Path, kind: str, *, meta: Plain, origin: Origin, schema: int = 1
 ) -> None:
-    """Write ``manifest.json``, which lists every file in ``folder`` but ``PRIVATE``.
+    """Write ``manifest.json``, which lists every file in ``folder``.
+
+    A folder ``PRIVATE`` that has a manifest of its own is left out.
 
     A folder with files added later is not overwritten, unless their names start
     with one of the prefixes in ``meta["grows"]``.
     """
+    inner = folder / PRIVATE
+    apart = inner if (inner / MANIFEST).is_file() else None
     files = {
         entry.relative_to(folder).as_posix(): describe(entry)
         for entry in sorted(folder.rglob("*"))
         if entry.is_file() and entry.name != f".{MANIFEST}.partial"
-        if entry != folder / MANIFEST and folder / PRIVATE not in entry.parents
+        if entry != folder / MANIFEST and apart not in entry.parents
     }
     content = {
         "format": FORMAT,

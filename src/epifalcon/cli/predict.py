@@ -92,7 +92,8 @@ def predict(
             scored = _score(finished, city, known, traces, tests, progress)
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
-    _write(risks, out, overwrite, remark)
+    with finished.guarded():
+        _write(risks, out, overwrite, remark)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
@@ -132,6 +133,10 @@ def predict(
             f"training, epsilon of one person is {shown} at delta {spent['delta']:g}."
         )
     console.say(f"Written to {out}.")
+    if finished.is_private:
+        console.say(
+            "Risks are raw data: handing them on is a release that no epsilon covers."
+        )
 
 
 def _score(

@@ -257,7 +257,7 @@ def _record_scoring(
     The seed is derived from the ledger and from everything scored, so that no noise
     covers two values, not even in two copies of a run folder.
     """
-    with lock_folder(run.folder):
+    with lock_folder(run.folder), run.guarded():
         ledger = Ledger.open(run.ledger, budget=plan.budget)
         seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
         number = 1 + max((item.terms.round for item in ledger.releases), default=-1)

@@ -2,10 +2,11 @@
 
 City, outbreak and tests are written first, atomically. Each method then trains in its
 own folder, with checkpoints; plots and report are written last. A private run has all
-this in the folder ``private``; only values that may be shared are beside it. ``open_run`` loads all
-inputs, ``FinishedRun`` only those of prediction, without held-out labels. The folder of
-a method also stores its results in a comparison (``MethodResult`` or ``MethodFailure``)
-and the result of a follow-up (``FollowUpResult``). Does not import torch.
+this in the folder ``private``; only values that may be shared are beside it.
+``open_run`` loads all inputs, ``FinishedRun`` only those of prediction, without
+held-out labels. The folder of a method also stores its results in a comparison
+(``MethodResult`` or ``MethodFailure``) and the result of a follow-up
+(``FollowUpResult``). Does not import torch.
 """
 
 import contextlib
@@ -284,8 +285,12 @@ class FinishedRun:
 
     @property
     def is_private(self) -> bool:
-        """Return True if the data must not be shared, unlike the rest of ``folder``."""
+        """True if the data must not be shared, unlike the rest of ``folder``."""
         return self.data != self.folder
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Make files of a private run readable only by their owner."""
+        return store.owner_only() if self.is_private else contextlib.nullcontext()
 
     @property
     def place(self) -> Path:

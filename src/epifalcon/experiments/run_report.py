@@ -316,9 +316,7 @@ def _what(results: RunResults) -> list[Part]:
         f"{positive:,} of them positive. Methods use these results and the traces; "
         "the table lists further inputs."
     )
-    sentences, privacy = [city, _disease(results), tests], prepared.experiment.privacy
-    if privacy.mode != "off" and not privacy.is_published:
-        sentences.append(_PROGRAM)
+    sentences = [city, _disease(results), tests, *authors_program(inputs)]
     shown: list[Part] = [Text(sentences)]
     if inputs.shareable is not None:
         note = "This page holds raw data, which no epsilon covers. It is not to be "
@@ -338,6 +336,12 @@ def _what(results: RunResults) -> list[Part]:
         rows.append([listed.title, listed.summary, "-", f"failed: {why}"])
     columns = ["method", "what it does", "further inputs", "training rounds"]
     return [*shown, Table("Methods", columns, rows)]
+
+
+def authors_program(inputs: RunInputs) -> list[str]:
+    """Return a sentence if mechanisms of the authors' program bound nothing."""
+    privacy = inputs.prepared.experiment.privacy
+    return [_PROGRAM] if privacy.is_private and not privacy.is_published else []
 
 
 def _further_inputs(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.experiments.run_report import (
     RunSummary,
+    authors_program,
     privacy_parts,
     repeat_command,
     settings_toml,
@@ -26,9 +27,12 @@ from epifalcon.reports.html_page import Page, Part, Section, Text
 from epifalcon.reports.tables import Table
 from epifalcon.settings import json_text
 
+_OPTIONAL = ("macro_cases", "selected_on", "released")
+"""Diagnostics of a method that are settings or released values."""
 _LEDGER = "settings and the number of rounds, by the ledger"
 _SOURCES: Final = {
     **dict.fromkeys(("preset", "seed", "method", "mode"), "public: settings"),
+    **dict.fromkeys(("macro_cases", "selected_on"), "public: settings"),
     "people": "public: the declared size of the population",
     "regions": "public: the list that every device has",
     "slots": "public: the agreed days",
@@ -36,17 +40,17 @@ _SOURCES: Final = {
     **dict.fromkeys(("epsilon", "delta", "channels"), _LEDGER),
     **dict.fromkeys(("relation", "adversary", "unprotected"), _LEDGER),
     "released": "channel tests, with noise",
-    "map": "channels presence, tests and infectious, with noise",
     "beside": "as above, for further private methods",
 }
-"""Source of each value of the summary, and of the map."""
+"""Source of each value of the summary."""
+_MAP = "channels presence, tests and infectious, with noise"
 _SELECTED = "channel validation, without noise: results select the round"
 
 
 def write(
     inputs: RunInputs, outcomes: Sequence[Outcome], full: RunSummary
 ) -> RunSummary:
-    """Write the shareable files beside the folder of raw data.
+    """Write the shareable files beside the folder of raw data, if they are missing.
 
     Returns ``full`` with the shareable values; its tables of exact values are marked.
     """
@@ -55,17 +59,14 @@ def write(
         raise AssertionError("not a private run")
     chosen = inputs.prepared.experiment.private_methods
     private = [outcome for outcome in outcomes if outcome.method in chosen]
-    with store.writing(folder):
-        maps = [_map(inputs, outcome) for outcome in private]
-        pictures = [part for part in maps if part is not None]
-        values = summary(inputs, private)
-        if pictures:
-            values["sources"]["map"] = _SOURCES["map"]
-        text = json_text(values, indent=2) + "\n"
-        store.replace_text(folder / run_folder.SUMMARY, text)
-        page = _page(inputs, private, values, pictures).to_html()
-        store.replace_text(folder / run_folder.REPORT, page)
-        run_folder.write_shareable_manifest(inputs, folder)
+    values = summary(inputs, private)
+    if run_folder.REPORT not in store.read_manifest(folder)["files"]:
+        with store.writing(folder):
+            text = json_text(values, indent=2) + "\n"
+            store.replace_text(folder / run_folder.SUMMARY, text)
+            page = _page(inputs, private, values).to_html()
+            store.replace_text(folder / run_folder.REPORT, page)
+            run_folder.write_shareable_manifest(inputs, folder)
     released = run_tables.privacy_table(private).caption
     tables = [
         table
@@ -103,10 +104,9 @@ def _released(outcome: Outcome) -> dict[str, Any]:
     stated = run_tables.guarantee(outcome)
     if stated is None:
         raise AssertionError(f"{outcome.method} has no ledger")
-    values = {"rounds": stated.rounds, **stated.spent}
-    if (released := outcome.diagnostics.get("released")) is not None:
-        values["released"] = released
-    return values
+    found = outcome.diagnostics
+    values = {name: found[name] for name in _OPTIONAL if name in found}
+    return {"rounds": stated.rounds, **stated.spent, **values}
 
 
 def _selects_round(outcome: Outcome) -> bool:
@@ -129,21 +129,24 @@ def _map(inputs: RunInputs, outcome: Outcome) -> Part | None:
 
 
 def _page(
-    inputs: RunInputs,
-    outcomes: Sequence[Outcome],
-    values: Mapping[str, Any],
-    pictures: Sequence[Part],
+    inputs: RunInputs, outcomes: Sequence[Outcome], values: Mapping[str, Any]
 ) -> Page:
     """Return the report of the shareable values."""
     prepared, traces = inputs.prepared, inputs.prepared.traces
     clock, epsilon = traces.clock, values["epsilon"]["person"]
     columns = ["method", "what it does"]
     rows = [[one.title, entry(one.method).summary] for one in outcomes]
-    what = (
+    city = (
         f"{prepared.name}: {traces.people:,} people, {len(traces.regions):,} regions, "
         f"{clock.days} days in slots of {clock.slot_hours:g} hours. Seed {inputs.seed}."
     )
-    sources = [list(item) for item in values["sources"].items()]
+    what = [city, *authors_program(inputs)]
+    sources = dict(values["sources"])
+    maps = [_map(inputs, outcome) for outcome in outcomes]
+    pictures = [part for part in maps if part is not None]
+    if pictures:
+        sources["map"] = _MAP
+    listed = [list(item) for item in sources.items()]
     shown = [_released_table(outcome) for outcome in outcomes]
     return Page(
         title=f"epifalcon run: {prepared.name}",
@@ -156,11 +159,11 @@ def _page(
             (formats.epsilon(epsilon), "epsilon per person"),
         ],
         sections=[
-            Section("What was run", [Text([what]), Table("Methods", columns, rows)]),
+            Section("What was run", [Text(what), Table("Methods", columns, rows)]),
             Section("Released values", [*shown, *pictures]),
             Section("Privacy card", privacy_parts(inputs, outcomes)),
             Section(
-                "Source of every value", [Table("", ["value", "computed from"], sources)]
+                "Source of every value", [Table("", ["value", "computed from"], listed)]
             ),
         ],
         settings_toml=settings_toml(inputs),

@@ -46,6 +46,11 @@ _LIMITS = {
     "floating point": "attacks on the last bits of the noise are not excluded",
 }
 """Limits of every guarantee."""
+_RAW = {
+    "folder private/ of the run": "exact traces, tests, risks and evaluation",
+    "this card": "errors of attacks, computed from exact data",
+}
+"""Outputs for whoever has the raw data, which no epsilon covers."""
 _SPENT = ("mode", "epsilon", "delta", "relation", "adversary", "channels")
 """Keys of ``privacy_spent`` that are also keys of a card."""
 _VAGUE_WIDTH = 0.3
@@ -347,7 +352,9 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """Return guarantee, unprotected channels, attacks, canaries and limits."""
-        unprotected = self.guarantee.unprotected
+        unprotected = [*self.guarantee.unprotected]
+        if self.guarantee.is_private:
+            unprotected += _RAW.items()
         tables = [
             self.guarantee.epsilon_table(),
             Table("Not protected", ["channel", "data sent"], unprotected),
