@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 SETTINGS = demonstration.demo_experiment()
-PRIVATE = "epifalcon run --method falcon-field --mode sums --out private"
+PRIVATE = "epifalcon run --method falcon-field --mode sums --out guarded"
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,7 @@ class DemoResult:
             "Privacy: Falcon as published adds noise, yet its true epsilon for one "
             f"person is {epsilon:,.0f}. Smaller is more private, and above 10 hardly "
             "anything is protected. For a private run: epifalcon run --method "
-            "falcon-field --mode sums --out private"
+            "falcon-field --mode sums --out guarded"
         )
         return [*_NOTES, privacy]
 

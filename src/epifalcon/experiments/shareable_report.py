@@ -141,12 +141,13 @@ def _page(
         f"{clock.days} days in slots of {clock.slot_hours:g} hours. Seed {inputs.seed}."
     )
     what = [city, *authors_program(inputs)]
-    sources = dict(values["sources"])
     maps = [_map(inputs, outcome) for outcome in outcomes]
     pictures = [part for part in maps if part is not None]
-    if pictures:
-        sources["map"] = _MAP
-    listed = [list(item) for item in sources.items()]
+    sources = {**values["sources"], **({"map": _MAP} if pictures else {})}
+    by_source: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        by_source.setdefault(source, []).append(name)
+    listed = [[", ".join(names), source] for source, names in by_source.items()]
     shown = [_released_table(outcome) for outcome in outcomes]
     return Page(
         title=f"epifalcon run: {prepared.name}",
