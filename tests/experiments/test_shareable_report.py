@@ -17,6 +17,7 @@ from epifalcon.epidemic.test_results import TestResults
 from epifalcon.experiments.run import run
 from epifalcon.experiments.simulation import CITY, KNOWN
 from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.mobility.subsample import ReportingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style
 from epifalcon.store import PRIVATE, Origin
@@ -82,9 +83,14 @@ def folders(tmp_path, monkeypatch):
 
     def call(method, mode, replay=True):
         kept = Replay(monkeypatch)
-        table = "privacy" if method == "falcon" else "field_privacy"
-        settings = replace(getattr(town.experiment(), table), mode=mode)
-        experiment = replace(town.experiment(), method=method, **{table: settings})
+        start = town.experiment()
+        if method == "falcon":
+            changes = {"privacy": replace(start.privacy, mode=mode)}
+        else:
+            # The initially infected must not be estimated from exact tests.
+            changes = {"reporting": ReportingSettings(last_days=2)}
+            changes["field_privacy"] = replace(start.field_privacy, mode=mode)
+        experiment = replace(start, method=method, **changes)
         for name in ("one", "other"):
             folder = tmp_path / name
             save(folder / "data", other=name == "other")

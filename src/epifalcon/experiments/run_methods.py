@@ -270,8 +270,10 @@ def context_of(
             "are unknown"
         )
     rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
-    if dropped := inputs.dropped_slots:
-        # Seeds are all people infected by then, estimated from all tests.
+    dropped = inputs.dropped_slots
+    if dropped and name not in experiment.private_methods:
+        # Seeds are all people infected by then, estimated from all tests, without
+        # noise. Private methods use the initial share of the settings.
         rule = with_infected_share(
             rule, share_infected(rule, pathogen, inputs.known, dropped)
         )
