@@ -29,6 +29,8 @@ from epifalcon.settings import fingerprint, json_text
 from epifalcon.types import Plain
 
 MANIFEST = "manifest.json"
+PRIVATE = "private"
+"""Folder of raw data beside files that may be shared; has a manifest of its own."""
 FORMAT = "epifalcon-record"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
@@ -163,14 +165,18 @@ def write_manifest(
 ) -> None:
     """Write ``manifest.json``, which lists every file in ``folder``.
 
+    A folder ``PRIVATE`` that has a manifest of its own is left out.
+
     A folder with files added later is not overwritten, unless their names start
     with one of the prefixes in ``meta["grows"]``.
     """
+    inner = folder / PRIVATE
+    apart = inner if (inner / MANIFEST).is_file() else None
     files = {
         entry.relative_to(folder).as_posix(): describe(entry)
         for entry in sorted(folder.rglob("*"))
         if entry.is_file() and entry.name != f".{MANIFEST}.partial"
-        if entry != folder / MANIFEST
+        if entry != folder / MANIFEST and apart not in entry.parents
     }
     content = {
         "format": FORMAT,
@@ -268,6 +274,16 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+    """Make all files that the process creates readable only by their owner."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
 def writing(*paths: Path) -> Iterator[None]:
     """Convert an ``OSError`` about the output ``paths`` to ``WriteError``."""
     path = paths[0]
@@ -330,6 +346,8 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
+    if (path / PRIVATE / MANIFEST).is_file():
+        refuse_occupied(path / PRIVATE, overwrite)
 
 
 def occupant(folder: Path, kind: str) -> dict[str, Any] | None:

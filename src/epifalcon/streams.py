@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.store import PRIVATE
 
-PRIVATE, NOISE_SECRET = "private", "noise_secret"
-"""Folder of what must not be shared, and the file with the secret of the noise."""
+NOISE_SECRET = "noise_secret"
+"""File with the secret of the noise, in the folder ``PRIVATE``."""
 _SECRET_BYTES = 32
 
 

@@ -124,7 +124,9 @@ def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
     result = {one["name"]: one for one in strict(said.out)["attacks"]}
     assert 0 <= result["membership from risks"]["tpr_at_1_percent"] <= 1
     assert {"result from risks", "result from others' risks"} <= set(result)
-    assert len(list((copied / "methods" / "falcon" / "shadows").iterdir())) == 4
+    shadows = copied / "private" / "methods" / "falcon" / "shadows"
+    assert len(list(shadows.iterdir())) == 4
+    assert [one for one in shadows.rglob("*") if one.stat().st_mode & 0o077] == []
 
 
 def test_a_claim_that_canaries_contradict_ends_with_code_4(
@@ -147,7 +149,7 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
 
 @pytest.mark.parametrize("change", ["notes", "edit", "cut", "gone"])
 def test_what_was_tampered_with_is_not_audited(epifalcon, copied, change):
-    place = copied / "methods" / "falcon"
+    place = copied / "private" / "methods" / "falcon"
     path = place / ("view/evidence.npy" if change == "notes" else "ledger.jsonl")
     data = path.read_bytes()
     changed = {

@@ -33,7 +33,9 @@ def test_the_figures_are_those_that_are_relied_on(run_town, mode):
     epsilon = figures["epsilon"].values()
     if mode == "off":
         assert set(epsilon) == {None}
+        assert figures["metrics"]
     else:
+        assert figures.keys() & {"metrics", "tested", "statistics"} == set()
         visit, day, person = epsilon
         assert 0 < visit < day < person
         assert mode == "paper" or person <= 8 + 1e-6
@@ -61,11 +63,12 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
     marked = strict(said.out)
     assert (marked["selected_on"], marked["macro_cases"]) == ("test", "all")
     assert set(marked["epsilon"].values()) == {None}
-    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Falcon, paper (ALL CASES, selected on test people)" in report
+    for folder in (tmp_path / "run", tmp_path / "run" / "private"):
+        report = (folder / "report.html").read_text(encoding="utf-8")
+        assert "Falcon, paper (ALL CASES, selected on test people)" in report
+        assert "no epsilon exists" in report
     assert "HGNN (selected on test people)" in report
     assert "whose cases were used" in report
-    assert "no epsilon exists" in report
 
 
 def test_nobody_hidden_is_still_a_run(run_town):
@@ -105,7 +108,8 @@ def test_a_budget_too_small_ends_with_4(run_town, tmp_path, monkeypatch):
     )
     for said in (run_town("--mode", "local"), run_town("--resume")):
         said.require_error(4, "the budget is 0.5: nothing was released")
-    assert (tmp_path / "run" / "methods" / "falcon" / "ledger.jsonl").exists()
+    place = tmp_path / "run" / "private" / "methods" / "falcon"
+    assert (place / "ledger.jsonl").exists()
 
 
 def test_tests_of_real_people(run_town, tmp_path):

@@ -107,9 +107,9 @@ def test_a_run_resumes_only_with_its_own_options(
 @pytest.mark.parametrize(
     ("place", "way"),
     [
-        ("methods/falcon/checkpoint-000003/tensors.safetensors", "delete "),
-        ("methods/falcon/ledger.jsonl", "restore the file"),
-        ("hidden/infected.npy", ""),
+        ("private/methods/falcon/checkpoint-000003/tensors.safetensors", "delete "),
+        ("private/methods/falcon/ledger.jsonl", "restore the file"),
+        ("private/hidden/infected.npy", ""),
     ],
 )
 def test_a_changed_file_is_reported_with_a_remedy(cut, run_town, tmp_path, place, way):
@@ -129,7 +129,8 @@ def test_a_changed_file_is_reported_with_a_remedy(cut, run_town, tmp_path, place
 def test_tensorboard_reads_the_log_of_a_resumed_run(run_town, cut, tmp_path):
     cut("--mode", "local", "--tensorboard", "--set", "stopping.check_every=1")
     assert run_town("--resume", "--tensorboard").code == 0
-    log = EventAccumulator(str(tmp_path / "run" / "methods" / "falcon" / "log"))
+    place = tmp_path / "run" / "private" / "methods" / "falcon"
+    log = EventAccumulator(str(place / "log"))
     log.Reload()
     for name in ("loss", "validation/auc", "privacy/epsilon-person"):
         assert [event.step for event in log.Scalars(name)] == [1, 2, 3, 4, 5, 6]

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from epifalcon.experiments.run_folder import data_folder
 from tests.cli.processes import Running
 from tests.cli.runs import names, timeless
 
@@ -35,6 +36,7 @@ def run(tmp_path, quick):
 def figures(folder):
     """All numbers of a run that may not depend on how often it was stopped."""
 
+    folder = data_folder(folder)
     kept = {"summary": timeless(json.loads((folder / "summary.json").read_text()))}
     for path in sorted((folder / "methods").rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -95,15 +97,17 @@ def test_a_stopped_run_is_gone_on_with(run, tmp_path, number, code, message):
     out = tmp_path / "my run"
     many = ("--set", "model.rounds=3000", "--set", "stopping.patience=3000")
     running = run("my run", *many, "--mode", "local")
-    running.wait_for(lambda: list(out.glob("methods/falcon/checkpoint-*")))
+    running.wait_for(lambda: list(out.glob("private/methods/falcon/checkpoint-*")))
     running.stop(number)
     assert running.wait() == code
     assert running.said == message.format(out=f"'{out}'")
     assert names(tmp_path) == ["log", "my run"]
     assert [path.name for path in out.rglob(".*")] == []
     again = run("my run", resume=True)
-    newest = max(out.glob("methods/falcon/checkpoint-*")).name
-    again.wait_for(lambda: max(out.glob("methods/falcon/checkpoint-*")).name > newest)
+    newest = max(out.glob("private/methods/falcon/checkpoint-*")).name
+    again.wait_for(
+        lambda: max(out.glob("private/methods/falcon/checkpoint-*")).name > newest
+    )
     again.stop(signal.SIGKILL)
     again.wait()
 
@@ -114,7 +118,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     whole = run("whole", *many)
     assert whole.wait() == 0, whole.said
     city, ledger = (
-        (tmp_path / "whole" / name).stat().st_size
+        (tmp_path / "whole" / "private" / name).stat().st_size
         for name in ("city/by_slot.npy", "methods/falcon/ledger.jsonl")
     )
     assert ledger > 1.5 * city
@@ -130,7 +134,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     assert running.wait() == 6
     assert "\nepifalcon: " in running.said
     assert "ledger.jsonl: cannot be written: " in running.said
-    assert list((tmp_path / "run").glob("methods/falcon/checkpoint-*"))
+    assert list((tmp_path / "run").glob("private/methods/falcon/checkpoint-*"))
     again = run("run", resume=True)
     assert again.wait() == 0, again.said
     assert figures(tmp_path / "run") == figures(tmp_path / "whole")

@@ -121,6 +121,14 @@ def test_without_noise_no_epsilon_is_named(mode):
     assert "8" not in found.sentence().partition(".")[0]
 
 
+@pytest.mark.parametrize("mode", ["off", "local", "sums"])
+def test_outputs_computed_from_exact_data_are_not_protected(mode):
+    tables = card(mode=mode, unprotected=[]).tables()
+    rows = next(one.rows for one in tables if one.caption == "Not protected")
+    raw = {"folder private/ of the run", "this card"}
+    assert raw & dict(rows).keys() == (set() if mode == "off" else raw)
+
+
 def test_the_strongest_attack_is_the_one_that_gains_most_over_a_blind_guess():
     attacks = [
         attack("places", 0.5, 0.9),

@@ -51,13 +51,19 @@ def audit(
         store.refuse_occupied(out, overwrite)
     with console.progress() as progress:
         finished = FinishedRun.open(run, method)
-        card = attack(finished, seed=seed, shadow_runs=shadow_runs, progress=progress)
+        with finished.guarded():
+            card = attack(
+                finished, seed=seed, shadow_runs=shadow_runs, progress=progress
+            )
     console.figures(card.as_plain())
     console.tables(card.tables())
     console.say(card.sentence())
     if out is not None:
         made_by = f"epifalcon audit {card.run} --out {out}"
-        with store.new_directory(out, overwrite=overwrite) as scratch:
+        with (
+            finished.guarded(),
+            store.new_directory(out, overwrite=overwrite) as scratch,
+        ):
             page, text = card.page(made_by).to_html(), json_text(card.as_plain()) + "\n"
             (scratch / "card.html").write_text(page, encoding="utf-8")
             (scratch / "card.json").write_text(text, encoding="utf-8")

@@ -163,7 +163,7 @@ def inspect(
     from epifalcon.errors import SettingsError
     from epifalcon.experiments.run_plots import write_mobility
     from epifalcon.experiments.run_tables import statistics_table
-    from epifalcon.experiments.simulation import CITY, choose
+    from epifalcon.experiments.simulation import CITY, choose, find_folder
     from epifalcon.mobility.statistics import measure
 
     console = Console(json=json, quiet=quiet)
@@ -172,7 +172,7 @@ def inspect(
         if preset is not None or overrides:
             raise SettingsError("give a folder, or --preset and --set, not both")
         figures = _describe(folder, console)
-        if figures["kind"] != CITY and not (folder / CITY).is_dir():
+        if figures["kind"] != CITY and find_folder(folder, CITY) == folder:
             if out is not None:
                 raise SettingsError(
                     f"{folder} contains no city, so --out has nothing to draw"
@@ -208,9 +208,12 @@ def inspect(
 def _describe(folder: Path, console: Console) -> dict[str, Any]:
     """Verify every file of ``folder``; return the main fields of its manifest."""
     from epifalcon import store
+    from epifalcon.experiments.run_folder import data_folder
 
     manifest = store.verify(folder)
     files = len(manifest["files"])
+    if (data := data_folder(folder)) != folder:
+        files += len(store.verify(data)["files"])
     rows = [
         ["kind", manifest["kind"]],
         ["seed", str(manifest["seed"])],

@@ -68,6 +68,7 @@ def predict(
     """
     from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun
+    from epifalcon.experiments.simulation import KNOWN, find_folder
 
     del own  # Loaded when the option was parsed.
     if known is not None and city is None:
@@ -91,7 +92,8 @@ def predict(
             scored = _score(finished, city, known, traces, tests, progress)
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
-    _write(risks, out, overwrite, remark)
+    with finished.guarded():
+        _write(risks, out, overwrite, remark)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
@@ -119,7 +121,7 @@ def predict(
         shown = f"{_people(untested)} without a test"
         title = f"Whom to test next: highest risks of {shown}"
     _show_risks(console, title, columns, highest)
-    if city is not None and known is None and (city / "known").is_dir():
+    if city is not None and known is None and find_folder(city, KNOWN) != city:
         console.note(
             f"{city} contains test results that were not used; to use them, add "
             f"--known {city}"
@@ -134,6 +136,10 @@ def predict(
             f"training, epsilon of one person is {shown} at delta {spent['delta']:g}."
         )
     console.say(f"Written to {out}.")
+    if finished.is_private:
+        console.say(
+            "Risks are raw data: handing them on is a release that no epsilon covers."
+        )
 
 
 def _score(

@@ -83,6 +83,7 @@ def run(
     from epifalcon.experiments.run import run as run_experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished, resume_command
     from epifalcon.experiments.simulation import choose_settings
+    from epifalcon.store import PRIVATE
 
     if resume and overwrite:
         raise SettingsError(
@@ -129,11 +130,18 @@ def run(
             progress=progress,
             warn=console.note,
         )
-    console.figures({**finished_run.values, "out": str(out)})
+    private = finished_run.shareable
+    shown = finished_run.values if private is None else private
+    console.figures({**shown, "out": str(out)})
     for method, why in finished_run.values.get("failed", {}).items():
         console.note(f"{method} has no result: {why}")
     console.tables(finished_run.tables)
     console.say(f"Report: {out / 'report.html'}")
+    if private is not None:
+        console.say(
+            "It holds only released and public values. Raw data, not to be shared: "
+            f"{out / PRIVATE} (full report: {out / PRIVATE / 'report.html'})"
+        )
     command = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
     command += [word for file in own or () for word in ("--with", str(file))]
     console.say(f"Whom to test next: {shlex.join(command)}")

@@ -13,7 +13,7 @@ from epifalcon import store
 from epifalcon.errors import EpifalconError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.run import run
-from epifalcon.experiments.run_folder import KIND, REPORT
+from epifalcon.experiments.run_folder import KIND, REPORT, data_folder
 from epifalcon.experiments.run_report import RunSummary
 from epifalcon.progress import Progress, silent
 from epifalcon.reports.tables import Table
@@ -56,8 +56,8 @@ class DemoResult:
 
     @property
     def report(self) -> Path:
-        """The report, an HTML page."""
-        return self.folder / REPORT
+        """The full report, an HTML page; all people are simulated."""
+        return data_folder(self.folder) / REPORT
 
     @property
     def table(self) -> Table:
@@ -95,7 +95,7 @@ class DemoResult:
             "Privacy: Falcon as published adds noise, yet its true epsilon for one "
             f"person is {epsilon:,.0f}. Smaller is more private, and above 10 hardly "
             "anything is protected. For a private run: epifalcon run --method "
-            "falcon-field --mode sums --out private"
+            "falcon-field --mode sums --out guarded"
         )
         return [*_NOTES, privacy]
 

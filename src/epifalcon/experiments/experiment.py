@@ -115,8 +115,18 @@ class Experiment:
     def is_private(self, method: str) -> bool:
         """Return True if ``method`` adds privacy noise."""
         if (table := entry(method).privacy_table) is not None:
-            return bool(getattr(self, table).mode != "off")
+            return bool(getattr(self, table).is_private)
         return bool(getattr(self.settings_of(method), "private", False))
+
+    @property
+    def private_methods(self) -> list[str]:
+        """Methods of the run that release noised values and record them in a ledger."""
+        methods = dict.fromkeys((self.method, *self.beside))
+        return [
+            one
+            for one in methods
+            if entry(one).privacy_table is not None and self.is_private(one)
+        ]
 
     @property
     def prediction(self) -> PredictionSettings:

@@ -84,7 +84,12 @@ def _page(method: Method, picture: Picture) -> Page:
     if spent is not None and spent["mode"] != "off":
         epsilon = spent["epsilon"]["person"]
         headline.append((formats.epsilon(epsilon), "epsilon per person"))
-        privacy = [privacy_table([Outcome(method.name, method.scores)])]
+        note = "This page holds raw data (risks and exact counts), which no epsilon "
+        note += "covers: it is not to be shared."
+        privacy = [
+            Text([note], "note"),
+            privacy_table([Outcome(method.name, method.scores)]),
+        ]
     about: list[Part] = [Text([summary, f"`{method!r}`"])]
     if warnings := data_warnings(known, traces):
         about.append(Text(warnings, "note"))

@@ -260,7 +260,7 @@ def _record_scoring(
     The streams are derived from the ledger and from everything scored, so that no noise
     covers two values, not even in two copies of a run folder.
     """
-    with lock_folder(run.folder):
+    with lock_folder(run.folder), run.guarded():
         record = SpendingRecord.of_user(run.secret)
         ledger = Ledger.open(run.ledger, budget=plan.budget, record=record)
         name = f"scoring {ledger.head} {_digest(cohort)}"
@@ -284,7 +284,7 @@ def _record_scoring(
                 f"{error}. Train with privacy.scorings to reserve budget for scoring "
                 "new people"
             ) from None
-        store.seal(run.folder, run.ledger)
+        store.seal(run.data, run.ledger)
     return RunSeeds(seed, secret), privacy_spent(plan.mode, ledger)
 
 

@@ -11,7 +11,7 @@ import torch
 from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults, data_warnings
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
-from epifalcon.experiments import run_methods
+from epifalcon.experiments import run_methods, shareable_report
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.run_folder import (
     MethodFailure,
@@ -22,7 +22,12 @@ from epifalcon.experiments.run_folder import (
     require_settings,
     resume_command,
 )
-from epifalcon.experiments.run_methods import TrainingOptions, run_method, run_other
+from epifalcon.experiments.run_methods import (
+    Outcome,
+    TrainingOptions,
+    run_method,
+    run_other,
+)
 from epifalcon.experiments.run_report import RunSummary, write_results
 from epifalcon.experiments.simulation import (
     CITY,
@@ -59,7 +64,8 @@ def run(
 
     Args:
         experiment: All settings; None to resume with the settings stored in ``out``.
-        out: Folder of the run.
+        out: Folder of the run. A private run has exact values, such as risks, in its
+            folder ``private``, readable only by the owner.
         name: Name of the experiment in outputs.
         city: Folder of an existing city, instead of a synthetic one.
         tests: Folder of test results, instead of a simulated outbreak; needs ``city``.
@@ -161,6 +167,8 @@ def _create(
     inputs = RunInputs(
         out, prepared, seed, reported, known, epidemic, threads, insecure_seed
     )
+    if experiment.private_methods and not insecure_seed:
+        inputs = replace(inputs, folder=out / store.PRIVATE, shareable=out)
     run_methods.require_possible(inputs)
     create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
     return inputs
@@ -182,7 +190,7 @@ def _resume(
         raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
     for option, given, name in (("--city", city, CITY), ("--known", tests, KNOWN)):
         if given is not None:
-            files = store.read_manifest(out / name)["files"]
+            files = store.read_manifest(inputs.folder / name)["files"]
             if store.read_manifest(find_folder(given, name))["files"] != files:
                 raise SettingsError(f"{out}: was created with another {option}")
     stored = inputs.prepared.experiment
@@ -195,6 +203,18 @@ def _resume(
 
 def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
     """Train what is not trained yet, evaluate it and write the report."""
+    if inputs.shareable is None:
+        return write_results(inputs, *_outcomes(inputs, options), options.progress)
+    with store.owner_only():
+        outcomes, failed = _outcomes(inputs, options)
+        summary = write_results(inputs, outcomes, failed, options.progress)
+    return shareable_report.write(inputs, outcomes, summary)
+
+
+def _outcomes(
+    inputs: RunInputs, options: TrainingOptions
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Return the outcome of each method, and why additional methods failed."""
     experiment = inputs.prepared.experiment
     try:
         outcomes = [run_method(inputs, experiment.method, options)]
@@ -212,4 +232,4 @@ def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
             failed[method] = outcome.message
         else:
             outcomes.append(outcome)
-    return write_results(inputs, outcomes, options.progress, failed)
+    return outcomes, failed

@@ -1,10 +1,12 @@
 """The folder of a run: names, creation, loading, finishing.
 
 City, outbreak and tests are written first, atomically. Each method then trains in its
-own folder, with checkpoints; plots and report are written last. ``open_run`` loads all
-inputs, ``FinishedRun`` only those of prediction, without held-out labels. The folder of
-a method also stores its results in a comparison (``MethodResult`` or ``MethodFailure``)
-and the result of a follow-up (``FollowUpResult``). Does not import torch.
+own folder, with checkpoints; plots and report are written last. A private run has all
+this in the folder ``private``; only values that may be shared are beside it.
+``open_run`` loads all inputs, ``FinishedRun`` only those of prediction, without
+held-out labels. The folder of a method also stores its results in a comparison
+(``MethodResult`` or ``MethodFailure``) and the result of a follow-up
+(``FollowUpResult``). Does not import torch.
 """
 
 import contextlib
@@ -43,7 +45,7 @@ from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, first_difference, json_text
-from epifalcon.streams import NOISE_SECRET, PRIVATE, derived_secret, noise_secret
+from epifalcon.streams import NOISE_SECRET, derived_secret, noise_secret
 from epifalcon.types import Floats, Plain
 
 _log = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class RunInputs:
     """Threads of torch when the run was created; they affect rounding of sums."""
     insecure_seed: bool = False
     """True if privacy noise comes from ``seed``: the results are NOT PRIVATE."""
+    shareable: Path | None = None
+    """Parent of ``folder`` in a private run, for outputs without exact values."""
 
     @property
     def origin(self) -> store.Origin:
@@ -102,6 +106,11 @@ class RunInputs:
     def tests(self) -> TestResults:
         """The tests on the clock of the reported traces, which may start later."""
         return self.known.since(self.dropped_slots)
+
+    @property
+    def out(self) -> Path:
+        """Folder of the run as the user gave it."""
+        return self.shareable or self.folder
 
     @property
     def draws_noise(self) -> bool:
@@ -122,23 +131,44 @@ def create_run_folder(
 
     ``sources`` are folders that were read and must not be overwritten.
     """
-    prepared = inputs.prepared
     with store.new_directory(
-        inputs.folder, overwrite=overwrite, inputs=sources
+        inputs.out, overwrite=overwrite, inputs=sources
     ) as scratch:
-        prepared.traces.save(scratch / CITY, prepared.city_origin)
-        if inputs.epidemic is None:
-            inputs.known.save(scratch / KNOWN, inputs.origin)
-        else:
-            inputs.epidemic.save(scratch, inputs.origin)
-        if inputs.reported is not prepared.traces:
-            inputs.reported.save(scratch / REPORTED, inputs.origin)
         if inputs.draws_noise and not inputs.insecure_seed:
             noise_secret(scratch)
-        text = prepared.experiment.to_toml()
-        (scratch / SETTINGS).write_text(text, encoding="utf-8")
-        meta = {**_meta(inputs), "finished": False, "grows": _LATER}
-        store.write_manifest(scratch, KIND, meta=meta, origin=inputs.origin)
+        if inputs.shareable is None:
+            _write_inputs(inputs, scratch)
+            return
+        with store.owner_only():
+            (scratch / store.PRIVATE).mkdir(exist_ok=True)
+            _write_inputs(inputs, scratch / store.PRIVATE)
+        settings = inputs.prepared.experiment.to_toml()
+        (scratch / SETTINGS).write_text(settings, encoding="utf-8")
+        write_shareable_manifest(inputs, scratch, _LATER)
+
+
+def write_shareable_manifest(
+    inputs: RunInputs, folder: Path, later: Sequence[str] = ()
+) -> None:
+    """Write the manifest of the shareable files, without hashes of raw data."""
+    origin = store.Origin.now(as_plain(inputs.prepared.experiment), inputs.seed)
+    meta = {"grows": [f"{store.PRIVATE}/", *later]}
+    store.write_manifest(folder, KIND, meta=meta, origin=origin)
+
+
+def _write_inputs(inputs: RunInputs, scratch: Path) -> None:
+    prepared = inputs.prepared
+    prepared.traces.save(scratch / CITY, prepared.city_origin)
+    if inputs.epidemic is None:
+        inputs.known.save(scratch / KNOWN, inputs.origin)
+    else:
+        inputs.epidemic.save(scratch, inputs.origin)
+    if inputs.reported is not prepared.traces:
+        inputs.reported.save(scratch / REPORTED, inputs.origin)
+    text = prepared.experiment.to_toml()
+    (scratch / SETTINGS).write_text(text, encoding="utf-8")
+    meta = {**_meta(inputs), "finished": False, "grows": _LATER}
+    store.write_manifest(scratch, KIND, meta=meta, origin=inputs.origin)
 
 
 def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
@@ -160,9 +190,15 @@ def finish(inputs: RunInputs) -> None:
     store.write_manifest(inputs.folder, KIND, meta=meta, origin=inputs.origin)
 
 
+def data_folder(folder: Path) -> Path:
+    """Return the folder with all data of a run: ``private`` inside a private run."""
+    inner = folder / store.PRIVATE
+    return inner if (inner / store.MANIFEST).is_file() else folder
+
+
 def finished(folder: Path) -> bool:
     """Return True if the run in ``folder`` is finished; raise if there is no run."""
-    manifest = store.read_manifest(folder)
+    manifest = store.read_manifest(data_folder(folder))
     if manifest["kind"] != KIND:
         raise DataError(f"{folder}: holds {manifest['kind']!r}, expected a run")
     return bool(manifest["meta"]["finished"])
@@ -171,6 +207,7 @@ def finished(folder: Path) -> bool:
 def open_run(folder: Path) -> RunInputs:
     """Load the inputs of the run in ``folder`` and verify their checksums."""
     finished(folder)
+    folder = data_folder(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
     city = store.read_manifest(folder / CITY)
@@ -201,6 +238,7 @@ def open_run(folder: Path) -> RunInputs:
         epidemic,
         meta.get("threads"),
         meta.get("insecure_seed", True),
+        folder.parent if meta.get("private") else None,
     )
 
 
@@ -210,7 +248,7 @@ def secret_of_noise(folder: Path, method: str) -> int | None:
     A run has a secret if any of its methods adds noise, unless the noise comes from
     the seed.
     """
-    if not (folder / PRIVATE / NOISE_SECRET).is_file():
+    if not (folder / store.PRIVATE / NOISE_SECRET).is_file():
         return None
     return derived_secret(noise_secret(folder), method)
 
@@ -225,6 +263,7 @@ def _meta(run: RunInputs) -> dict[str, object]:
         "outbreak_seconds": None if run.epidemic is None else run.epidemic.seconds,
         "threads": run.threads,
         "insecure_seed": run.insecure_seed,
+        **({} if run.shareable is None else {"private": True}),
     }
 
 
@@ -250,12 +289,12 @@ class FinishedRun:
                 f"{folder}: holds a comparison; choose the run of one seed, "
                 f"{folder / 'seed-N'}"
             )
-        is_finished = finished(folder)
-        manifest = store.verify(folder)
-        experiment = Experiment.load(str(folder / SETTINGS))
+        is_finished, data = finished(folder), data_folder(folder)
+        manifest = store.verify(data)
+        experiment = Experiment.load(str(data / SETTINGS))
         methods = [experiment.method, *experiment.beside] if is_finished else []
         # Also those that a comparison has finished.
-        results = (folder / METHODS).glob(f"*/{_RESULT}")
+        results = (data / METHODS).glob(f"*/{_RESULT}")
         methods += sorted(path.parent.name for path in results)
         if not methods:
             raise DataError(
@@ -273,8 +312,8 @@ class FinishedRun:
             method=method,
             experiment=experiment,
             seed=manifest["seed"],
-            traces=Traces.load(find_folder(folder, REPORTED, CITY)),
-            known=TestResults.load(folder / KNOWN),
+            traces=Traces.load(find_folder(data, REPORTED, CITY)),
+            known=TestResults.load(data / KNOWN),
             insecure_seed=manifest["meta"].get("insecure_seed", True),
         )
 
@@ -284,9 +323,23 @@ class FinishedRun:
         return secret_of_noise(self.folder, self.method)
 
     @property
+    def data(self) -> Path:
+        """Folder with all data of the run."""
+        return data_folder(self.folder)
+
+    @property
+    def is_private(self) -> bool:
+        """True if the data must not be shared, unlike the rest of ``folder``."""
+        return self.data != self.folder
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Make files of a private run readable only by their owner."""
+        return store.owner_only() if self.is_private else contextlib.nullcontext()
+
+    @property
     def place(self) -> Path:
         """Folder of the method."""
-        return self.folder / METHODS / self.method
+        return self.data / METHODS / self.method
 
     @property
     def ledger(self) -> Path:
@@ -301,7 +354,7 @@ class FinishedRun:
     @property
     def tests(self) -> TestResults:
         """The run's tests on the clock of the reported traces."""
-        dropped = Traces.load(self.folder / CITY).slots - self.traces.slots
+        dropped = Traces.load(self.data / CITY).slots - self.traces.slots
         return self.known.since(dropped)
 
     def risks(self) -> Risks:

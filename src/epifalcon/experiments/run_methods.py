@@ -159,7 +159,8 @@ class Outcome:
             "seconds": self.seconds,
         }
         if not entry(self.method).trains_in_rounds:
-            return plain | ({"told": self.diagnostics} if self.diagnostics else {})
+            told = {k: v for k, v in self.diagnostics.items() if k != "spent"}
+            return plain | ({"told": told} if told else {}) | (self.spent or {})
         shown = {
             key: value
             for key, value in self.diagnostics.items()
@@ -277,8 +278,10 @@ def context_of(
             "are unknown"
         )
     rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
-    if dropped := inputs.dropped_slots:
-        # Seeds are all people infected by then, estimated from all tests.
+    dropped = inputs.dropped_slots
+    if dropped and name not in experiment.private_methods:
+        # Seeds are all people infected by then, estimated from all tests, without
+        # noise. Private methods use the initial share of the settings.
         rule = with_infected_share(
             rule, share_infected(rule, pathogen, inputs.known, dropped)
         )
@@ -288,7 +291,7 @@ def context_of(
         test_errors=experiment.labels.test_errors,
         progress=options.progress,
         folder=inputs.method_folder(name),
-        secret=secret_of_noise(inputs.folder, name),
+        secret=secret_of_noise(inputs.out, name),
         insecure_seed=inputs.insecure_seed,
         checkpoint_seconds=options.checkpoint_seconds,
     )

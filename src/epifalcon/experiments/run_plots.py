@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
+from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.metrics import RankingCurve, sums_by_bin
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
@@ -251,6 +252,25 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     )
     path = folder / "risk-map.png"
     return picture(figure, path, caption, columns, rows)
+
+
+def write_released_map(folder: Path, regions: Regions, field: SavedField) -> Picture:
+    """Draw regions by the share of infectious people estimated from noised sums."""
+    crowd = np.maximum(field.graph.present[-1, 1:] - 1, 0)
+    share = field.sums.infectious[-1, 1:] / np.maximum(crowd, 1e-9)
+    title, columns = "Estimated from noised sums", ["region", "name", "x_km", "y_km"]
+    rows = [
+        [region, regions.name(region), *regions.centre_km[region], crowd[region], value]
+        for region, value in enumerate(share.tolist())
+    ]
+    figure = risk_maps(regions, {title: share}, crowd, "share infectious")
+    caption = (
+        "Share of people in a region who are infectious at the end of the last day, "
+        "estimated from released sums only. Differences that noise explains are "
+        "shrunk to zero."
+    )
+    columns += ["estimated_people", "estimated_share"]
+    return picture(figure, folder / "released-map.png", caption, columns, rows)
 
 
 def _sum_by_home(

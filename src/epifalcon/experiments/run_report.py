@@ -52,6 +52,8 @@ class RunSummary:
     values: dict[str, Any]
     tables: Sequence[Table]
     """Fewer than the report has."""
+    shareable: dict[str, Any] | None = None
+    """Values of a private run that may be shared, without exact ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +81,8 @@ class RunResults:
 def write_results(
     inputs: RunInputs,
     outcomes: Sequence[Outcome],
-    progress: Progress = silent,
     failed: Mapping[str, str] | None = None,
+    progress: Progress = silent,
 ) -> RunSummary:
     """Write every plot and table of a finished run, and ``report.html``.
 
@@ -91,8 +93,7 @@ def write_results(
         summary = json.loads(
             (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
-        if entry(outcomes[0].method).trains_in_rounds:
-            summary |= outcomes[0].spent or {}
+        summary |= outcomes[0].spent or {}
         return RunSummary(summary, _terminal_tables(outcomes))
     with store.writing(inputs.folder):
         statistics = measure(inputs.prepared.traces, progress)
@@ -142,7 +143,7 @@ def write_summary(
     store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
 
-def nobody_real(inputs: RunInputs) -> bool:
+def _nobody_real(inputs: RunInputs) -> bool:
     """Return True if both traces and outbreak are simulated.
 
     Only then may a report show where a person was, and when.
@@ -173,18 +174,18 @@ def run_page(results: RunResults) -> Page:
             Section("Where and when", _where(results)),
             Section("One risk explained", _explanation(results)),
             Section("Training", [*results.plots("training"), *forecast]),
-            Section("Privacy card", _privacy(results)),
+            Section("Privacy card", privacy_parts(inputs, results.outcomes)),
             Section("The city", _city(results)),
         ],
-        settings_toml=_settings_toml(inputs),
-        made_by=_repeat_command(inputs),
+        settings_toml=settings_toml(inputs),
+        made_by=repeat_command(inputs),
         closing="This page is self-contained. In the same folder: figures/ (each plot "
         "as PNG and SVG, its data as CSV), tables/ (CSV), summary.json (all numbers), "
         "settings.toml.",
     )
 
 
-def _settings_toml(inputs: RunInputs) -> str:
+def settings_toml(inputs: RunInputs) -> str:
     """Return the settings, without the table of a city that was not simulated."""
     import tomli_w
 
@@ -194,7 +195,7 @@ def _settings_toml(inputs: RunInputs) -> str:
     return tomli_w.dumps(tables)
 
 
-def _repeat_command(inputs: RunInputs) -> str:
+def repeat_command(inputs: RunInputs) -> str:
     """Return the command that repeats the run, with settings and tests in its folder.
 
     Paths are as the user gave them.
@@ -203,20 +204,20 @@ def _repeat_command(inputs: RunInputs) -> str:
     if (city := inputs.prepared.city_folder) is not None:
         words += ["--city", str(city)]
     if inputs.epidemic is None:
-        words += ["--known", str(inputs.folder)]
+        words += ["--known", str(inputs.out)]
     words += ["--insecure-seed"] if inputs.insecure_seed else []
-    words += ["--preset", str(inputs.folder / run_folder.SETTINGS)]
+    words += ["--preset", str(inputs.out / run_folder.SETTINGS)]
     return shlex.join([*words, "--seed", str(inputs.seed), "--out", "again"])
 
 
-def _quoted_folder(results: RunResults) -> str:
+def _quoted_folder(inputs: RunInputs) -> str:
     """Return the folder of the run as the user gave it, for commands in a shell."""
-    return shlex.quote(str(results.inputs.folder))
+    return shlex.quote(str(inputs.out))
 
 
 def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
     """Explain the highest risk of somebody not tested; None if people are real."""
-    if (outcome := _explaining(outcomes)) is None or not nobody_real(inputs):
+    if (outcome := _explaining(outcomes)) is None or not _nobody_real(inputs):
         return None
     place = inputs.method_folder(outcome.method) / run_folder.PREDICTION
     if not (place / run_folder.FIELD_FOLDER).is_dir():
@@ -315,10 +316,12 @@ def _what(results: RunResults) -> list[Part]:
         f"{positive:,} of them positive. Methods use these results and the traces; "
         "the table lists further inputs."
     )
-    sentences, privacy = [city, _disease(results), tests], prepared.experiment.privacy
-    if privacy.mode != "off" and not privacy.is_published:
-        sentences.append(_PROGRAM)
+    sentences = [city, _disease(results), tests, *authors_program(inputs)]
     shown: list[Part] = [Text(sentences)]
+    if inputs.shareable is not None:
+        note = "This page holds raw data, which no epsilon covers. It is not to be "
+        note += "shared; share report.html of the folder above instead."
+        shown.insert(0, Text([note], "note"))
     if warnings := data_warnings(known, inputs.reported):
         shown.append(Text(warnings, "note"))
     rows = []
@@ -333,6 +336,12 @@ def _what(results: RunResults) -> list[Part]:
         rows.append([listed.title, listed.summary, "-", f"failed: {why}"])
     columns = ["method", "what it does", "further inputs", "training rounds"]
     return [*shown, Table("Methods", columns, rows)]
+
+
+def authors_program(inputs: RunInputs) -> list[str]:
+    """Return a sentence if mechanisms of the authors' program bound nothing."""
+    privacy = inputs.prepared.experiment.privacy
+    return [_PROGRAM] if privacy.is_private and not privacy.is_published else []
 
 
 def _further_inputs(outcome: Outcome) -> str:
@@ -418,7 +427,7 @@ def _not_evaluated(results: RunResults) -> Text:
         if results.inputs.epidemic is None
         else "everybody was tested, so nobody is hidden"
     )
-    predict = f"epifalcon predict {_quoted_folder(results)} --out risks.csv"
+    predict = f"epifalcon predict {_quoted_folder(results.inputs)} --out risks.csv"
     sentences = [
         f"No method is evaluated, because {why}.",
         (
@@ -441,12 +450,12 @@ def _explanation(results: RunResults) -> list[Part]:
     if (outcome := _explaining(results.outcomes)) is None:
         return []
     method = outcome.method
-    command = f"epifalcon explain {_quoted_folder(results)} PERSON"
+    command = f"epifalcon explain {_quoted_folder(results.inputs)} PERSON"
     # Without --method the command takes the run's own method.
     if results.outcomes[0].method != method:
         command += f" --method {method}"
     if results.explained is None:
-        if nobody_real(results.inputs):
+        if _nobody_real(results.inputs):
             return []
         note = (
             "Omitted: the people are real, and an explanation, which shows where a "
@@ -465,12 +474,12 @@ def _explanation(results: RunResults) -> list[Part]:
     return [Text([f"{lead}`{command}`"]), *shown]
 
 
-def _privacy(results: RunResults) -> list[Part]:
+def privacy_parts(inputs: RunInputs, outcomes: Sequence[Outcome]) -> list[Part]:
     """Return each method's guarantee, and which methods have none."""
-    run = _quoted_folder(results)
+    run = _quoted_folder(inputs)
     shown: list[Part] = []
     unprotected = []
-    for outcome in results.outcomes:
+    for outcome in outcomes:
         guarantee = run_tables.guarantee(outcome)
         if guarantee is None:
             unprotected.append(outcome.title)

@@ -168,8 +168,12 @@ def choose(
 
 
 def find_folder(folder: Path, *names: str) -> Path:
-    """Return the first of the folders ``names`` inside ``folder``, else ``folder``."""
-    inner = (folder / name for name in names)
+    """Return the first of the folders ``names`` inside ``folder``, else ``folder``.
+
+    The data of a private run are in its folder ``private``.
+    """
+    places = (folder, folder / store.PRIVATE)
+    inner = (place / name for place in places for name in names)
     return next((place for place in inner if place.is_dir()), folder)
 
 

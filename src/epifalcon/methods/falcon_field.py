@@ -156,6 +156,7 @@ class FalconField(Method):
         )
         if ledger is not None:
             scores.diagnostics["spent"] = privacy_spent(task.mode, ledger)
+            scores.diagnostics["released"] = schedule.released_tests
             scores.diagnostics[MEAN_NOW] = float(now.without_tests.mean())
             return scores
         recalibrations = self._recalibrations(site, schedule, known, traces)

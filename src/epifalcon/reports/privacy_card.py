@@ -51,6 +51,11 @@ _FIXED_SEED = (
     "NOT PRIVATE: the noise comes from a fixed seed (--insecure-seed), and whoever "
     "knows the seed can remove it."
 )
+_RAW = {
+    "folder private/ of the run": "exact traces, tests, risks and evaluation",
+    "this card": "errors of attacks, computed from exact data",
+}
+"""Outputs for whoever has the raw data, which no epsilon covers."""
 _SPENT = ("mode", "epsilon", "delta", "relation", "adversary", "channels")
 """Keys of ``privacy_spent`` that are also keys of a card."""
 _VAGUE_WIDTH = 0.3
@@ -362,7 +367,9 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """Return guarantee, unprotected channels, attacks, canaries and limits."""
-        unprotected = self.guarantee.unprotected
+        unprotected = [*self.guarantee.unprotected]
+        if self.guarantee.is_private:
+            unprotected += _RAW.items()
         tables = [
             self.guarantee.epsilon_table(),
             Table("Not protected", ["channel", "data sent"], unprotected),

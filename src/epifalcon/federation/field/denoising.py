@@ -128,9 +128,13 @@ class PrivateCounts:
 
     def positive(self, tested: float, positive: float) -> float:
         """Estimate the number of positives among ``tested`` from both noised counts."""
+        return tested * estimate_share(tested, positive, self.tests_error)
+
+    @property
+    def tests_error(self) -> float:
+        """Standard error of the noised numbers of tested and of positive people."""
         count = self._people if self._local else self.noises.max()
-        scale = self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
-        return tested * estimate_share(tested, positive, scale)
+        return self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
 
 
 class DenoisingExchange:

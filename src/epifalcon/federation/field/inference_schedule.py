@@ -187,6 +187,15 @@ class InferenceSchedule:
         return result
 
     @property
+    def released_tests(self) -> dict[str, float] | None:
+        """Noised numbers of tested and positive people; None without noise."""
+        if self._private is None:
+            return None
+        tested, positive = self._counts.tests.sum(axis=0).tolist()
+        error = self._private.tests_error
+        return {"tested": tested, "positive": positive, "standard_error": error}
+
+    @property
     def _planned(self) -> int:
         """Planned number of sweeps over all runs."""
         if not self._folds:

@@ -54,6 +54,11 @@ class FieldPrivacySettings(Checked):
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
 
+    @property
+    def is_private(self) -> bool:
+        """Return True if there is a privacy guarantee."""
+        return self.mode != "off"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FalconFieldSettings:
@@ -103,7 +108,7 @@ class FieldTask:
     @property
     def private(self) -> bool:
         """Return True if there is a privacy guarantee."""
-        return self.mode != "off"
+        return self.settings.privacy.is_private
 
     @property
     def is_local(self) -> bool:
