@@ -1,10 +1,8 @@
 """The risks of people as a table, as CSV and as Parquet."""
 
-import contextlib
 import io
 import os
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,16 +117,19 @@ class Risks:
         )
 
     def write(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write the table as CSV or Parquet, by the suffix, atomically."""
+        """Write the table as CSV or Parquet, by the suffix of ``path``, atomically.
+
+        A link stays a link: the file it points to is replaced.
+        """
         require_writable(path, overwrite=overwrite)
-        path = Path(os.path.realpath(path))
         # Through memory, so that a full disk raises an OSError of Python.
         content = io.BytesIO()
         if path.suffix.lower() == ".csv":
             self.table.write_csv(content)
         else:
             self.table.write_parquet(content)
-        with _scratch(path) as scratch:
+        path = Path(os.path.realpath(path))
+        with store.scratch_beside(path) as scratch:
             with scratch.open("wb") as file:
                 file.write(content.getbuffer())
                 file.flush()
@@ -146,17 +147,5 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
         raise WriteError(f"{path}: is a folder, expected a file to write")
     if path.exists() and not overwrite:
         raise WriteError(f"{path}: exists; choose another file or add --overwrite")
-    path = Path(os.path.realpath(path))
-    with _scratch(path) as scratch:
+    with store.scratch_beside(Path(os.path.realpath(path))) as scratch:
         scratch.touch()
-
-
-@contextlib.contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """Yield a new file beside ``path``, which is removed at the end unless renamed."""
-    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    with store.parents_of(path), store.writing(path, scratch):
-        try:
-            yield scratch
-        finally:
-            scratch.unlink(missing_ok=True)
