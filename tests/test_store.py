@@ -261,8 +261,11 @@ def test_a_fingerprint_depends_on_settings_and_seed_but_not_on_versions():
 
 
 def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "summary.json"
-    store.replace_text(path, "old")
+    path, link = tmp_path / "summary.json", tmp_path / "link"
+    link.symlink_to(path)
+    store.replace_text(link, "old")
+    assert link.is_symlink()
+    link.unlink()
     with disk(tmp_path) as counted:
         store.replace_text(path, "new")
     for number in range(1, counted.changes + 1):

@@ -1,5 +1,7 @@
 """``epifalcon predict``, ``update`` and ``explain``: risks of a finished run."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,6 @@ from epifalcon.errors import SettingsError, StoppedError, WriteError
 if TYPE_CHECKING:
     from epifalcon.experiments.explanation import Explanation
     from epifalcon.experiments.prediction import Scored
-    from epifalcon.experiments.risk_table import Risks
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.progress import Progress
 
@@ -49,6 +50,7 @@ def predict(
     overwrite: Annotated[
         bool, option("Replace the file if it exists.", "--overwrite")
     ] = False,
+    keep_formulas: options.KeepFormulas = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
@@ -91,7 +93,8 @@ def predict(
             scored = _score(finished, city, known, traces, tests, progress)
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
-    _write(risks, out, overwrite, remark)
+    with _adding(remark):
+        risks.write(out, overwrite=overwrite, formulas=keep_formulas)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
@@ -160,10 +163,11 @@ def _score(
         ) from None
 
 
-def _write(risks: "Risks", out: Path, overwrite: bool, remark: str = "") -> None:
-    """Write the risks; append ``remark`` to the message of an error."""
+@contextlib.contextmanager
+def _adding(remark: str) -> Iterator[None]:
+    """Append ``remark`` to the message of an error about the output."""
     try:
-        risks.write(out, overwrite=overwrite)
+        yield
     except WriteError as error:
         raise WriteError(f"{error}{remark}") from None
 
@@ -219,6 +223,7 @@ def update(
     overwrite: Annotated[
         bool, option("Replace the file of --out if it exists.", "--overwrite")
     ] = False,
+    keep_formulas: options.KeepFormulas = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
@@ -268,7 +273,8 @@ def update(
         progress("update", 4, 4)
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
-        _write(risks, out, overwrite, f"{remark}{state} --out FILE")
+        with _adding(f"{remark}{state} --out FILE"):
+            risks.write(out, overwrite=overwrite, formulas=keep_formulas)
     highest = risks.highest(_SHOWN, (None, "negative"))
     ever = float(risks.probability.mean())
     now = None if risks.now is None else float(risks.now.mean())

@@ -16,6 +16,7 @@ from epifalcon import store
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.mobility.io.columns import natural_order
+from epifalcon.text import spreadsheet_cell
 from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")
@@ -116,18 +117,24 @@ class Risks:
             .to_dicts()
         )
 
-    def write(self, path: Path, *, overwrite: bool = False) -> None:
+    def write(
+        self, path: Path, *, overwrite: bool = False, formulas: bool = False
+    ) -> None:
         """Write the table as CSV or Parquet, by the suffix of ``path``, atomically.
 
-        A link stays a link: the file it points to is replaced.
+        In CSV, names that a spreadsheet would run as formulas follow an apostrophe,
+        unless ``formulas``. A link stays a link: the file it points to is replaced.
         """
         require_writable(path, overwrite=overwrite)
         # Through memory, so that a full disk raises an OSError of Python.
-        content = io.BytesIO()
+        content, table = io.BytesIO(), self.table
         if path.suffix.lower() == ".csv":
-            self.table.write_csv(content)
+            if self.names is not None and not formulas:
+                cells = pl.Series(map(spreadsheet_cell, table["person"]))
+                table = table.with_columns(person=cells)
+            table.write_csv(content)
         else:
-            self.table.write_parquet(content)
+            table.write_parquet(content)
         path = Path(os.path.realpath(path))
         with store.scratch_beside(path) as scratch:
             with scratch.open("wb") as file:
