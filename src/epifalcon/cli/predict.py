@@ -1,7 +1,5 @@
 """``epifalcon predict``, ``update`` and ``explain``: risks of a finished run."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +13,7 @@ from epifalcon.errors import SettingsError, StoppedError, WriteError
 if TYPE_CHECKING:
     from epifalcon.experiments.explanation import Explanation
     from epifalcon.experiments.prediction import Scored
+    from epifalcon.experiments.risk_table import Risks
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.progress import Progress
 
@@ -93,8 +92,7 @@ def predict(
             scored = _score(finished, city, known, traces, tests, progress)
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
-    with _adding(remark):
-        risks.write(out, overwrite=overwrite, formulas=keep_formulas)
+    _write(risks, out, overwrite, keep_formulas, remark)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
@@ -163,11 +161,12 @@ def _score(
         ) from None
 
 
-@contextlib.contextmanager
-def _adding(remark: str) -> Iterator[None]:
-    """Append ``remark`` to the message of an error about the output."""
+def _write(
+    risks: "Risks", out: Path, overwrite: bool, formulas: bool, remark: str = ""
+) -> None:
+    """Write the risks; append ``remark`` to the message of an error."""
     try:
-        yield
+        risks.write(out, overwrite=overwrite, formulas=formulas)
     except WriteError as error:
         raise WriteError(f"{error}{remark}") from None
 
@@ -273,8 +272,8 @@ def update(
         progress("update", 4, 4)
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
-        with _adding(f"{remark}{state} --out FILE"):
-            risks.write(out, overwrite=overwrite, formulas=keep_formulas)
+        remark += f"{state} --out FILE"
+        _write(risks, out, overwrite, keep_formulas, remark)
     highest = risks.highest(_SHOWN, (None, "negative"))
     ever = float(risks.probability.mean())
     now = None if risks.now is None else float(risks.now.mean())
