@@ -26,9 +26,10 @@ from tests.pages import (
     missing_path,
     prose,
     spans,
+    tables,
 )
 
-NAMED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+NAMED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [ROOT / name for name in NAMED if (ROOT / name).exists()]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 FOLDERS = {"src", "tests", "docs", "benchmarks", "scripts", ".ci"}
@@ -70,6 +71,14 @@ def test_every_path_named_exists(page):
         named += [word for word in words_of(line)[1:] if word.split("/")[0] in FOLDERS]
     gone = [text for text in named if names_a_path(text) and missing_path(text)]
     assert not gone
+
+
+def test_every_statement_on_security_names_its_test():
+    page = ROOT / "docs" / "explanation-security.md"
+    stated = [row for table in tables(page) for row in table if "statement" in row]
+    tested = [re.findall(r"`(tests/\S+::\w+)`", row["test"]) for row in stated]
+    assert all(tested)
+    assert not [text for named in tested for text in named if missing_path(text)]
 
 
 @each_page

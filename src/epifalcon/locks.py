@@ -81,7 +81,7 @@ def lock_folder(folder: Path, patience: float = 0.0) -> Iterator[None]:
                 sleep(0.2)
         try:
             with store.writing(folder):
-                store.clear_scratch(folder.parent, folder.name)
+                store.clear_scratch(folder.parent)
             yield
         finally:
             lock.release(remove=True)

@@ -7,6 +7,7 @@ created atomically: written under another name, flushed, then renamed.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -102,8 +103,7 @@ def new_directory(
     and it contains none of ``inputs``, which the block reads.
     """
     path = Path(os.path.realpath(path))
-    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    with writing(path, scratch):
+    with writing(path):
         refuse_occupied(path, overwrite)
     for given in inputs:
         read = path if given is None else Path(os.path.realpath(given))
@@ -111,29 +111,59 @@ def new_directory(
             raise WriteError(
                 f"{path}: contains the input {given}; choose another folder"
             )
+    with scratch_beside(path) as made:
+        made.mkdir()
+        yield made
+        _put_in_place(made, path)
+
+
+@contextlib.contextmanager
+def scratch_beside(path: Path) -> Iterator[Path]:
+    """Yield a place for ``path`` in a hidden folder beside it, on the same disk.
+
+    Only this user can read the folder. It is removed at the end, with the parents
+    created for it; what killed processes left beside ``path`` is removed first.
+    """
+    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
     with parents_of(path), writing(path, scratch):
+        clear_scratch(path.parent)
+        scratch.mkdir(mode=0o700)
         try:
-            scratch.mkdir()
-            yield scratch
-            _put_in_place(scratch, path)
+            with _locked(scratch):
+                yield scratch / path.name
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def clear_scratch(folder: Path, name: str | None = None) -> None:
-    """Remove what killed ``new_directory`` calls left in ``folder``.
+def clear_scratch(folder: Path) -> None:
+    """Remove what killed processes left in ``folder``.
 
-    With ``name``, only for that directory. A directory that was moved but not yet
-    replaced is restored. No other process may be writing there.
+    A directory that was moved but not yet replaced is restored. Folders that another
+    process still uses are left alone.
     """
     for entry in sorted(folder.iterdir()):
-        match = _SCRATCH.fullmatch(entry.name)
-        if match is None or name not in (None, match["name"]):
+        if (match := _SCRATCH.fullmatch(entry.name)) is None:
             continue
-        if match["what"] == "old" and not (folder / match["name"]).exists():
-            entry.rename(folder / match["name"])
-        else:
-            shutil.rmtree(entry, ignore_errors=True)
+        # Busy, removed meanwhile, or of another user: not ours to remove.
+        with contextlib.suppress(OSError), _locked(entry):
+            if match["what"] == "old" and not (folder / match["name"]).exists():
+                entry.rename(folder / match["name"])
+            else:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; raise ``OSError`` if it is locked. Renaming it keeps the lock."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write(
@@ -194,7 +224,11 @@ def write_manifest(
 
 
 def replace_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Replace the contents of a file atomically; ``mode`` are its permissions."""
+    """Replace the contents of a file atomically; a link stays a link.
+
+    ``mode`` are the permissions of the new file.
+    """
+    path = Path(os.path.realpath(path))
     scratch = path.with_name(f".{path.name}.partial")
     if mode is not None:
         scratch.touch(mode=mode)
@@ -368,18 +402,19 @@ def _put_in_place(scratch: Path, path: Path) -> None:
     for entry in scratch.rglob("*"):
         flush(entry)
     flush(scratch)
-    old = None
-    if path.exists():
-        old = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.old"
-        path.rename(old)
-    try:
+    if not path.exists():
         scratch.rename(path)
-    except BaseException:
-        if old is not None:
+        flush(path.parent)
+        return
+    old = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.old"
+    with _locked(path):
+        path.rename(old)
+        try:
+            scratch.rename(path)
+        except BaseException:
             old.rename(path)
-        raise
-    flush(path.parent)
-    if old is not None:
+            raise
+        flush(path.parent)
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -97,3 +97,19 @@ def test_a_few_columns_of_words_are_folded_and_cells_shown_as_they_are(capsys):
 def test_failures_are_printed_even_with_quiet(capsys):
     Console(quiet=True).warn("one row failed")
     assert capsys.readouterr().err == "epifalcon: one row failed\n"
+
+
+def test_names_cannot_control_the_terminal(capsys, monkeypatch):
+    console, name = Console(), "\x1b[2J\x9b31m\u202e[/b]"
+    console.say(name)
+    console.note(name)
+    console.warn(name)
+    console.table(name, [name, "b"], [[name, name]])
+    Console(json=True).figures({name: name})
+    shown = "".join(capsys.readouterr())
+    assert shown.count("\\u001b[2J\\u009b31m\\u202e[/b]") == 9
+    assert shown.replace("\n", "").isprintable()
+    bars = terminal(monkeypatch)
+    with console.progress() as progress:
+        progress(name, 0, 1, name)
+    assert bars.getvalue().count("\\u001b[2J\\u009b31m\\u202e[/b]") >= 2

@@ -1,4 +1,6 @@
 import hashlib
+import signal
+import stat
 
 import numpy as np
 import pytest
@@ -6,6 +8,8 @@ import pytest
 from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.traces import Traces
+from tests.cli.conftest import TINY
+from tests.cli.processes import Running
 from tests.cli.runs import content
 
 PINGS = (
@@ -98,3 +102,17 @@ def test_a_matrix_with_tests_needs_a_start(epifalcon, files):
     said = epifalcon(*asked, "--start", "2020-03-01")
     assert said.code == 0
     assert TestResults.load(files / "out" / "known").slot.tolist() == [5]
+
+
+def test_the_next_command_removes_what_a_killed_import_left(epifalcon, files):
+    many = "ann,2020-03-02,positive\n" * 2_000_000
+    (files / "many.csv").write_text("person,time,result\n" + many)
+    killed = Running(files, words(files, "--tests", files / "many.csv"))
+    # The traces are on disk while the tests are read.
+    killed.wait_for(lambda: list(files.glob(".out.*/**/city/manifest.json")))
+    killed.stop(signal.SIGKILL)
+    killed.wait()
+    (left,) = files.glob(".out.*")
+    assert stat.filemode(left.stat().st_mode) == "drwx------"
+    assert epifalcon("city", *TINY, "--out", files / "other").code == 0
+    assert not left.exists()

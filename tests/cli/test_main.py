@@ -1,4 +1,5 @@
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -75,6 +76,54 @@ def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, message):
     epifalcon(*words).require_error(2, message, alone=True)
 
 
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("inspect", LONG), 3),
+        (("outbreak", "--preset", LONG), 3),
+        (("outbreak", "--set", f"city.kind={LONG}"), 2),
+        (("methods", f"{LONG} {LONG}"), 2),
+        ((LONG,), 2),
+        (("explain", "run\x1b[2J\nepifalcon: done", "\udcff"), 3),
+    ],
+)
+def test_errors_are_one_short_line_without_control_characters(epifalcon, words, code):
+    found = epifalcon(*words)
+    found.require_error(code, "", alone=True)
+    assert len(found.err) < 1100
+    assert found.err.strip().isprintable()
+
+
+PROGRAM = Path(sys.executable).parent / "epifalcon"
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [
+        (("presets",), 1, 0),
+        (("presets", "--json"), 1, 0),
+        (("--version",), 1, 0),
+        (("presets", "nowhere"), 2, 2),
+    ],
+)
+def test_a_closed_stream_is_no_error(words, closed, code):
+    done = subprocess.run(
+        [PROGRAM, *words], capture_output=True, preexec_fn=lambda: os.close(closed)
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_a_reader_that_ends_early_is_no_error():
+    with subprocess.Popen(
+        [PROGRAM, "presets", "hamlet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+
 STOPS = pytest.mark.parametrize(
     ("number", "code", "message"),
     [
@@ -86,10 +135,9 @@ STOPS = pytest.mark.parametrize(
 
 @STOPS
 def test_a_stopped_command_leaves_nothing(tmp_path, number, code, message):
-    program = Path(sys.executable).parent / "epifalcon"
     words = ["--set", "city.people=400000", "--out", tmp_path / "new" / "big"]
     with subprocess.Popen(
-        [program, "city", *words],
+        [PROGRAM, "city", *words],
         stderr=subprocess.PIPE,
         text=True,
         # A shell's background job is started with interrupts ignored.

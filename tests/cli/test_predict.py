@@ -210,11 +210,11 @@ def test_a_scoring_that_ends_early_says_what_stays_spent(
 def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     places = [f"place {number}" for number in range(12)]
-    newcomers = ["zoë", "ann, b.", "007", 'the "boss"']
+    newcomers = ["zoë", "ann, b.", "007", 'the "boss"', "=1+1"]
     for name, people, visited in (
         ("old", [f"p{number}" for number in range(60)], places),
         ("new", newcomers, places[3:7]),
-        ("other", "abcd", places[3:7]),
+        ("other", "abcde", places[3:7]),
     ):
         said = epifalcon(*write_own_data(tmp_path, name, people, visited))
         assert said.code == 0, said.err
@@ -225,7 +225,9 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     assert set(pl.read_csv("r.csv")["person"]) == {f"p{n}" for n in range(60)}
     # Only four of the run's places were visited: they are found by their names.
     words = ("--city", "new", "--known", "new", "--out", "n.csv")
-    said = epifalcon("predict", "run", *words)
+    assert epifalcon("predict", "run", *words).code == 0
+    assert "'=1+1" in pl.read_csv("n.csv")["person"]
+    said = epifalcon("predict", "run", *words, "--overwrite", "--keep-formulas")
     assert said.code == 0, said.err
     table = pl.read_csv("n.csv")
     assert sorted(table["person"]) == sorted(newcomers)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon.epidemic.read_tests import read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments.risk_table import Risks, require_writable
+from epifalcon.mobility.clock import Clock
 
 
 def risks_of(probability, status=None, names=None):
@@ -121,3 +123,35 @@ def test_an_interval_stands_beside_its_risk():
     assert table.select("risk_low", "risk_high").rows() == [(0.7, 1.0), (0.1, 0.4)]
     with pytest.raises(DataError, match="risk_low"):
         Risks(risk, status, low=low[:1], high=high)
+
+
+FORMULAS = ("=1+1", "'=1+1", "@sum", "+1+1", "-2+3", "\t=1", "-5", "plain")
+
+
+def test_formulas_are_written_as_text_and_read_back_as_names(tmp_path):
+    risks, path = risks_of(np.linspace(0, 1, 8), names=FORMULAS), tmp_path / "r.csv"
+    risks.write(path)
+    found = pl.read_csv(path)["person"]
+    runs = found.filter(found.str.contains(r"^[=+@\t-]"))
+    assert runs.to_list() == ["-5"]
+    clock = Clock(1, 120, start="2020-03-01")
+    table = pl.read_csv(path).select("person", day=1, result=pl.lit("positive"))
+    table.write_csv(tmp_path / "tests.csv")
+    tests = read_day_tests(tmp_path / "tests.csv", clock)
+    assert tests.name == tuple(risks.table["person"])
+    risks.write(path, overwrite=True, formulas=True)
+    assert pl.read_csv(path).equals(risks.table)
+
+
+def test_a_link_stays_and_its_own_name_sets_the_format(tmp_path):
+    link, target = tmp_path / "r.csv", tmp_path / "deep" / "data.parquet"
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+    with pytest.raises(WriteError, match="exists"):
+        risks_of([0.5]).write(link)
+    assert target.read_text() == "old"
+    risks_of([0.5]).write(link, overwrite=True)
+    assert link.is_symlink()
+    assert target.read_text().startswith("person,risk")
+    assert sorted(tmp_path.rglob("*")) == [target.parent, target, link]

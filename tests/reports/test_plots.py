@@ -113,7 +113,7 @@ def test_an_epidemic_is_drawn_day_by_day(tmp_path):
 
     def drawn(runs=3):
         some = {name: one[:runs] for name, one in states.items()}
-        return epidemic_curve(some, counts[:runs, :, 1], "town", {4: "stage"})
+        return epidemic_curve(some, counts[:runs, :, 1], r"$\frac$", {4: "stage"})
 
     above, below = drawn().axes
     curves = above.get_lines()[:4]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from epifalcon.errors import StoppedError
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
+from epifalcon.text import printable, shortened
 
 if TYPE_CHECKING:
     from epifalcon.reports.tables import Table
@@ -41,7 +42,7 @@ def resumable(
             raise
         hint = f"resume with: {command}"
         if isinstance(stop, SystemExit):
-            sys.stderr.write(f"epifalcon: stopped; {hint}\n")
+            sys.stderr.write(printable(f"epifalcon: stopped; {hint}\n"))
             raise
         raise StoppedError(f"interrupted; {hint}") from None
 
@@ -52,7 +53,7 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             # Looked up each time: progress bars replace it while they are shown.
-            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.write(printable(self.format(record)) + "\n")
         except Exception:
             self.handleError(record)
 
@@ -86,21 +87,21 @@ class Console:
                 name: str(value) if isinstance(value, Path) else value
                 for name, value in values.items()
             }
-            sys.stdout.write(json_text(plain) + "\n")
+            sys.stdout.write(printable(json_text(plain)) + "\n")
 
     def say(self, text: str) -> None:
         """Print a line for people."""
         if not (self.json or self.quiet):
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(printable(text) + "\n")
 
     def note(self, text: str) -> None:
         """Print a line on standard error, which stays out of piped output."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(printable(shortened(text)) + "\n")
 
     def warn(self, text: str) -> None:
         """Print a failure on standard error, even with --quiet."""
-        sys.stderr.write(f"epifalcon: {text}\n")
+        sys.stderr.write(f"epifalcon: {printable(shortened(text))}\n")
 
     def tables(self, tables: Iterable["Table"]) -> None:
         """Print tables that have rows, then the meaning of their columns."""
@@ -128,6 +129,8 @@ class Console:
 
         from epifalcon.reports import tables
 
+        title, columns = printable(title), [*map(printable, columns)]
+        rows = [[*map(printable, row)] for row in rows]
         # Piped output keeps whole rows instead of folding them at 80 columns.
         width = None if sys.stdout.isatty() else _PIPED
         # No markup: a cell may hold "[/b]" or ":smile:" from somebody's file.
@@ -158,12 +161,12 @@ class Console:
         whole, cut = Column(no_wrap=True), Column(no_wrap=True, ratio=1)
         with rich.Progress(
             rich.SpinnerColumn(),
-            rich.TextColumn("{task.description}", table_column=whole),
+            rich.TextColumn("{task.description}", markup=False, table_column=whole),
             rich.BarColumn(bar_width=16),
             rich.MofNCompleteColumn(table_column=whole),
             rich.TimeElapsedColumn(table_column=whole),
             rich.TimeRemainingColumn(table_column=whole),
-            rich.TextColumn("{task.fields[message]}", table_column=cut),
+            rich.TextColumn("{task.fields[message]}", markup=False, table_column=cut),
             console=Console(stderr=True),
             transient=True,
             expand=True,
@@ -173,6 +176,7 @@ class Console:
             known: dict[str, Any] = {}
 
             def show(name: str, done: int, total: int, message: str = "") -> None:
+                name, message = printable(name), printable(message)
                 if name not in known:
                     known[name] = bars.add_task(name, total=total, message=message)
                 bars.update(known[name], completed=done, total=total, message=message)

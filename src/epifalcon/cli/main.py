@@ -4,6 +4,7 @@ Exit codes: 0 success; 1 internal error; 2 usage or settings; 3 invalid data;
 4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites; 8 server unreachable.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from epifalcon.cli import (
     study,
 )
 from epifalcon.errors import EpifalconError
+from epifalcon.text import printable, shortened
 
 app = typer.Typer(
     name="epifalcon",
@@ -59,6 +61,8 @@ for _name, _command in _COMMANDS.items():
 app.add_typer(federate.app, name="federate")
 app.add_typer(study.app, name="study")
 
+_UNREADABLE = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
+"""Errors of a path as such, which every use of it raises."""
 _INTERRUPTED = 130
 _STOP_AGAIN_AFTER = 0.05
 """Seconds: long enough for a callback to end."""
@@ -97,6 +101,10 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _stop_again
+    for name in ("stdin", "stdout", "stderr"):
+        # A closed stream is None, and the next opened file would get its number.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
     try:
         # Errors are printed here as one line; Typer would draw a box.
         code = app(standalone_mode=len(sys.argv) < 2)
@@ -109,6 +117,8 @@ def main() -> None:
         reason = str(error) or "the data is too large for this machine"
         _fail(f"not enough memory: {reason}", 1)
     except OSError as error:
+        if error.errno in _UNREADABLE and error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}", 3)
         # Files that epifalcon reads and writes raise EpifalconError: only standard
         # output, which has no name, remains.
         if error.filename is not None or error.errno is None:
@@ -149,5 +159,6 @@ def _stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
 def _fail(message: str, code: int) -> NoReturn:
     # A group without a command has printed its help and has no message.
     if message:
-        sys.stderr.write(f"epifalcon: {message}\n")
+        line = " ".join(printable(shortened(message)).splitlines())
+        sys.stderr.write(f"epifalcon: {line}\n")
     sys.exit(code)

@@ -1,6 +1,5 @@
 """``epifalcon methods`` and ``epifalcon presets``: lists with all settings."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -104,8 +103,7 @@ def presets(
     if name is not None:
         experiment = sources.Experiment.load(name, overrides or [])
         console.figures(as_plain(experiment))
-        if not json:
-            sys.stdout.write(experiment.to_toml())
+        console.say(experiment.to_toml().removesuffix("\n"))
         return
     load = sources.Experiment.load
     found = {known: load(known) for known in sources.preset_names()}

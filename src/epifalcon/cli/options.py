@@ -79,6 +79,14 @@ Overwrite = Annotated[
 Known = Annotated[
     Path | None, option("Folder with test results of the people in --city.", "--known")
 ]
+KeepFormulas = Annotated[
+    bool,
+    option(
+        "Write names that begin with =, +, - or @ to CSV as they are; a spreadsheet "
+        "would run them as formulas.",
+        "--keep-formulas",
+    ),
+]
 City = Annotated[
     Path | None, option("Folder written by epifalcon city, import or run.", "--city")
 ]

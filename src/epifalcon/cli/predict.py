@@ -49,6 +49,7 @@ def predict(
     overwrite: Annotated[
         bool, option("Replace the file if it exists.", "--overwrite")
     ] = False,
+    keep_formulas: options.KeepFormulas = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
@@ -93,7 +94,7 @@ def predict(
             risks, spent = scored.risks, scored.spent
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
     with finished.guarded():
-        _write(risks, out, overwrite, remark)
+        _write(risks, out, overwrite, keep_formulas, remark)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
     highest = risks.highest(_SHOWN, _ANY_TEST if tested else (None,))
@@ -169,10 +170,12 @@ def _score(
         ) from None
 
 
-def _write(risks: "Risks", out: Path, overwrite: bool, remark: str = "") -> None:
+def _write(
+    risks: "Risks", out: Path, overwrite: bool, formulas: bool, remark: str = ""
+) -> None:
     """Write the risks; append ``remark`` to the message of an error."""
     try:
-        risks.write(out, overwrite=overwrite)
+        risks.write(out, overwrite=overwrite, formulas=formulas)
     except WriteError as error:
         raise WriteError(f"{error}{remark}") from None
 
@@ -228,6 +231,7 @@ def update(
     overwrite: Annotated[
         bool, option("Replace the file of --out if it exists.", "--overwrite")
     ] = False,
+    keep_formulas: options.KeepFormulas = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
@@ -277,7 +281,8 @@ def update(
         progress("update", 4, 4)
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
-        _write(risks, out, overwrite, f"{remark}{state} --out FILE")
+        remark += f"{state} --out FILE"
+        _write(risks, out, overwrite, keep_formulas, remark)
     highest = risks.highest(_SHOWN, (None, "negative"))
     ever = float(risks.probability.mean())
     now = None if risks.now is None else float(risks.now.mean())

@@ -1,10 +1,8 @@
 """The risks of people as a table, as CSV and as Parquet."""
 
-import contextlib
 import io
 import os
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +16,7 @@ from epifalcon import store
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.mobility.io.columns import natural_order
+from epifalcon.text import spreadsheet_cell
 from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")
@@ -118,17 +117,26 @@ class Risks:
             .to_dicts()
         )
 
-    def write(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write the table as CSV or Parquet, by the suffix, atomically."""
+    def write(
+        self, path: Path, *, overwrite: bool = False, formulas: bool = False
+    ) -> None:
+        """Write the table as CSV or Parquet, by the suffix of ``path``, atomically.
+
+        In CSV, names that a spreadsheet would run as formulas follow an apostrophe,
+        unless ``formulas``. A link stays a link: the file it points to is replaced.
+        """
         require_writable(path, overwrite=overwrite)
-        path = Path(os.path.realpath(path))
         # Through memory, so that a full disk raises an OSError of Python.
-        content = io.BytesIO()
+        content, table = io.BytesIO(), self.table
         if path.suffix.lower() == ".csv":
-            self.table.write_csv(content)
+            if self.names is not None and not formulas:
+                cells = pl.Series(map(spreadsheet_cell, table["person"]))
+                table = table.with_columns(person=cells)
+            table.write_csv(content)
         else:
-            self.table.write_parquet(content)
-        with _scratch(path) as scratch:
+            table.write_parquet(content)
+        path = Path(os.path.realpath(path))
+        with store.scratch_beside(path) as scratch:
             with scratch.open("wb") as file:
                 file.write(content.getbuffer())
                 file.flush()
@@ -146,17 +154,5 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
         raise WriteError(f"{path}: is a folder, expected a file to write")
     if path.exists() and not overwrite:
         raise WriteError(f"{path}: exists; choose another file or add --overwrite")
-    path = Path(os.path.realpath(path))
-    with _scratch(path) as scratch:
+    with store.scratch_beside(Path(os.path.realpath(path))) as scratch:
         scratch.touch()
-
-
-@contextlib.contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """Yield a new file beside ``path``, which is removed at the end unless renamed."""
-    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    with store.parents_of(path), store.writing(path, scratch):
-        try:
-            yield scratch
-        finally:
-            scratch.unlink(missing_ok=True)

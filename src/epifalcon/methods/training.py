@@ -125,7 +125,7 @@ class Checkpointer:
         """Return the stored checkpoint, if any; ``DataError`` if from another run."""
         if self.folder is None or not self.folder.is_dir():
             return None
-        store.clear_scratch(self.folder, TRAINING)
+        store.clear_scratch(self.folder)
         place = self.folder / TRAINING
         if not place.is_dir():
             return None

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from epifalcon.reports.html_page import Picture
@@ -44,6 +45,9 @@ PERCENT: Final = FuncFormatter(lambda value, _: f"{value:.0%}")
 def save(figure: Figure, path: Path) -> None:
     """Write the figure as PNG and SVG; equal figures give equal bytes."""
     FigureCanvasAgg(figure)
+    for text in figure.findobj(Text):
+        # Names may contain "$", which is not the start of a formula here.
+        text.set_parse_math(False)
     # Compute the layout once. A layout engine costs each file an additional drawing.
     figure.set_dpi(_DPI)
     figure.draw_without_rendering()

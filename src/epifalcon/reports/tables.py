@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from epifalcon import store
+from epifalcon.text import spreadsheet_cell
 
 _FEW_WORDS = 3
 """Maximum number of words of a numeric cell; longer cells are text."""
@@ -41,11 +42,11 @@ class Table:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return columns and rows as CSV."""
+    """Return columns and rows as CSV, without formulas of spreadsheets."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns)
-    lines.writerows(rows)
+    lines.writerows([spreadsheet_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from epifalcon.errors import DataError
 from epifalcon.mobility.io.settings import EpochUnit, ReadSettings
 from epifalcon.mobility.io.tables import InputTable, RowBatch
+from epifalcon.text import FORMULA
 
 EXAMPLES_PER_REASON = 3
 _LONGEST_VALUE = 60
@@ -210,11 +211,12 @@ def _summary(count: RowCount) -> str:
 def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """Add ``{name}_text``, the ids exactly as in the file, and drop rows without one.
 
-    Whole numbers stored as floats lose their ".0". Rejects ids that are empty,
+    Whole numbers stored as floats lose their ".0", and formulas the apostrophe that
+    lists of risks put before them. Rejects ids that are empty,
     are not UTF-8, or contain a line end (an open quote).
     """
     kind = _require_type(rows, frame, name, "text or numbers")
-    text = pl.col(name).cast(pl.String)
+    text = pl.col(name).cast(pl.String).str.replace(f"^'{FORMULA[1:]}", "$1")
     if kind.is_float():
         value = pl.col(name).cast(pl.Float64).fill_nan(None)
         whole = (value.abs() < 2.0**53) & (value == value.floor())
