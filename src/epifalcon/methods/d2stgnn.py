@@ -77,7 +77,6 @@ class D2stgnnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         person = torch.cat([self.sender, self.receiver], dim=1)
         last_day = self.day[-1].expand(len(x), -1)
         graphs = (

@@ -175,6 +175,8 @@ class NetworkMethod(Method):
     """True if the visible results themselves are an input of the network."""
     network_type: ClassVar[Callable[..., nn.Module]]
     """Function that creates a network from graphs, channels and settings."""
+    static: ClassVar[bool] = False
+    """True for a network without time: its channels are those of all days together."""
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
         """Return a new network, which maps (x, status) to log odds (people,).
@@ -183,7 +185,9 @@ class NetworkMethod(Method):
         result: 1, 0, or -1 if unknown or masked. The global generator of torch is
         seeded before this call and before every step.
         """
-        return type(self).network_type(graphs, channels, self.settings)
+        network = type(self).network_type(graphs, channels, self.settings)
+        skip = channels if getattr(self.settings, "skip", False) else 0
+        return _Static(network, skip) if self.static else network
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
@@ -191,13 +195,6 @@ class NetworkMethod(Method):
         A method whose features include the person's own result sets ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
-
-    def flat(
-        self, graphs: ContactGraphs, channels: int, days: int | None = None
-    ) -> "Flat":
-        """Return a module that maps x to one row per person, for static networks."""
-        once = self.settings.input == "embedding"
-        return Flat(channels, 1 if once else graphs.days if days is None else days)
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Train, select by validation loss, and return the risks of all people."""
@@ -233,9 +230,13 @@ class NetworkMethod(Method):
     def builder(self, graphs: ContactGraphs, batches: Batches) -> Builder:
         """Return a function that creates a network with embedding and base rate."""
         x, width = batches.validation.x, self.settings.width
-        channels, people = (width, graphs.people) if x is None else (x.shape[-1], 0)
+        days, people, channels = graphs.days, graphs.people, width
+        if self.static:
+            days = 1
+        if x is not None:
+            people, channels = 0, x[0].numel() if self.static else x.shape[2]
         return lambda: _Whole(
-            self.network(graphs, channels), batches.base, graphs.days, people, width
+            self.network(graphs, channels), batches.base, days, people, width
         )
 
     def batches(self, traces: Traces, known: TestResults, held: PersonIds) -> Batches:
@@ -341,34 +342,24 @@ class _NetworkLearner:
         return seeded(self._method.seed, f"{self._method.name} {self._rate} {what}")
 
 
-class Flat(nn.Module):
-    """Concatenate the first ``days`` of x: (people, days x channels)."""
-
-    def __init__(self, channels: int, days: int) -> None:
-        super().__init__()
-        self._days, self.width = days, days * channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, : self._days].flatten(1)
-
-
-class Skip(nn.Module):
-    """Sum of ``network(x, status)`` and a linear map of each person's flattened input.
+class _Static(nn.Module):
+    """Network of the concatenated days, plus a linear map of ``skip`` inputs, if any.
 
     The network thus contains logistic regression on the same input. The weights of
     the map start at zero.
     """
 
-    def __init__(self, network: nn.Module, flat: Flat) -> None:
+    def __init__(self, network: nn.Module, skip: int) -> None:
         super().__init__()
-        self.network, self._flat = network, flat
-        self.linear = nn.Linear(flat.width, 1, bias=False)
-        nn.init.zeros_(self.linear.weight)
+        self.network = network
+        self.linear = nn.Linear(skip, 1, bias=False) if skip else None
+        if self.linear is not None:
+            nn.init.zeros_(self.linear.weight)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
-        odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
-        return odds
+        rows = x.flatten(1)
+        odds: Tensor = self.network(rows, status)
+        return odds if self.linear is None else odds + self.linear(rows)[:, 0]
 
 
 class _Whole(nn.Module):

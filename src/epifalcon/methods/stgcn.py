@@ -155,7 +155,6 @@ class StgcnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         odds: Tensor = self.last(self.blocks(x))
         return odds[:, 0, 0]
 

@@ -1,6 +1,5 @@
 """Training loop of all trained methods: early stopping, checkpoints, progress."""
 
-import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +16,8 @@ from epifalcon.checks import Positive, some
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.checkpoints import require_same
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.preparation import SiteData
 from epifalcon.machine import pages_reused
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
 from epifalcon.mobility.traces import Traces
@@ -95,11 +95,9 @@ class Checkpointer:
     @classmethod
     def of(cls, method: Method, traces: Traces, known: TestResults) -> "Checkpointer":
         """Return a checkpointer for training ``method`` on these data."""
-        digest = hashlib.sha256()
-        for array in (traces.by_slot, known.person, known.positive, known.slot):
-            digest.update(f"{traces.clock.slots_per_day} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        own = {"method": method.name, "data_sha256": digest.hexdigest()}
+        arrays = SiteData(traces, known).arrays
+        data = digest(as_plain(traces.clock), arrays=arrays)
+        own = {"method": method.name, "data_sha256": data}
         settings = own | as_plain(method.settings)
         context = method.context
         return cls(

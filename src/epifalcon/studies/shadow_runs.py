@@ -4,7 +4,6 @@ Each run has its own seed and half of the tests; other people count as untested.
 ``attacks.membership`` infers membership and results from the scores of these runs.
 """
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.checkpoints import require_same
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.preparation import SiteData
 from epifalcon.methods.base import Context
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.mobility.traces import Traces
@@ -74,11 +75,12 @@ def run_shadows(
         raise DataError(f"{len(person)} people were tested: too few to attack")
     estimator = method_class(method)
     own = estimator.settings_type() if settings is None else settings
+    rates = map(as_plain, (traces.clock, context.pathogen, context.rule))
     identity = {
         "method": method,
         "settings": as_plain(own),
         "share": _SHARE,
-        "data_sha256": _data_sha256(traces, known, context),
+        "data_sha256": digest(*rates, arrays=SiteData(traces, known).arrays),
     }
     score, included = [], []
     for number in range(runs):
@@ -107,21 +109,6 @@ def run_shadows(
     context.progress(_NAME, runs, runs)
     infected = known.status[person] == 1
     return ShadowRuns(person, infected, Shadows(np.stack(score), np.stack(included)))
-
-
-def _data_sha256(traces: Traces, known: TestResults, context: Context) -> str:
-    """Return a SHA-256 hash of traces, tests and disease parameters."""
-    digest = hashlib.sha256()
-    rates = {
-        "clock": as_plain(traces.clock),
-        "pathogen": as_plain(context.pathogen),
-        "rule": as_plain(context.rule),
-    }
-    digest.update(repr(sorted(rates.items())).encode())
-    for array in (traces.by_slot, known.person, known.positive, known.slot):
-        digest.update(f"{array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def inferences(
