@@ -214,7 +214,6 @@ class Diffusion(nn.Module):
         )
 
     def forward(self, x: Tensor, graphs: Sequence[Graph]) -> Tensor:
-        """Apply the block to ``x`` (people, days, width); the shape is unchanged."""
         days = x.shape[1]
         z = self.lags[0](x).relu()
         for lag, linear in enumerate(self.lags[1:days], start=1):

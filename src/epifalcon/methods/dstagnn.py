@@ -255,7 +255,6 @@ class TemporalAttention(nn.Module):
         self.outward = nn.Linear(heads * width, people, bias=False)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         by_channel = x.permute(2, 1, 0).contiguous()
         parts = self.inward(by_channel).unflatten(2, (3, self._heads, self._width))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -309,7 +308,6 @@ class MaskedChebyshevConv(nn.Module):
         self.mix = nn.Linear(terms * channels, channels)
 
     def forward(self, x: Tensor, attention: list[Tensor]) -> Tensor:
-        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         edges, terms = self._graph.edges, self._graph.chebyshev.to(x.dtype)
         # T_0 is the identity: only the diagonal of P_0 is left, the last edges.
         spread = [attention[0][-edges.people :][:, None, None] * x]
@@ -339,7 +337,6 @@ class MultiScaleGatedConv(nn.Module):
         self.days = nn.Linear(made, days)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         image = x.permute(2, 1, 0).contiguous()[None]
         made = []
         for convolve in self.convolve:
@@ -366,7 +363,6 @@ class AwareBlock(nn.Module):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         attended, score = self.over_days(x, before)
         rows = self.in_time(self.spread(x, self.over_people(attended)))
         return self.norm(functional.relu(self.residual(x) + rows)), score

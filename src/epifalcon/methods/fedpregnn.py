@@ -134,7 +134,6 @@ class FedPreGnn(Method):
     settings: FedPreGnnSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train in rounds, select by validation loss, and return the risks."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")

@@ -102,7 +102,6 @@ class ContactGraphs:
 
     @cached_property
     def contacts(self) -> Contacts:
-        """Contacts over all days."""
         return contacts_of(self.traces)
 
     @cached_property
@@ -197,7 +196,6 @@ class NetworkMethod(Method):
         return torch.from_numpy(daily_exposure(traces, known.status))
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train, select by validation loss, and return the risks of all people."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")

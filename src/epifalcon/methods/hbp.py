@@ -60,7 +60,6 @@ class Hbp(Method):
     damping: ClassVar[float] = FieldSettings.damping
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Infer the risks of all people by belief propagation."""
         inference = FieldSettings(
             sweeps=self.settings.sweeps,
             folds=self.settings.folds,
@@ -99,7 +98,6 @@ class HbpTrueFactors(Hbp):
     sees_truth = True
 
     def factor(self, traces: Traces) -> TransmissionFactor:
-        """Return the true transmission factors of the outbreak."""
         truth, regions = self.truth, len(traces.regions)
         truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])

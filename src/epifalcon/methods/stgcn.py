@@ -96,7 +96,6 @@ class ChebyshevConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (people, days, inputs) to (people, days, outputs)."""
         # Theta first, then Clenshaw's sum: terms - 1 products of the outputs' width.
         parts = self.theta(x).chunk(self.terms, dim=2)
         one = two = torch.zeros(())
