@@ -37,7 +37,7 @@ once per upload; width 32; no dropout.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -47,17 +47,19 @@ from scipy.special import logit
 from torch import Tensor
 from torch.nn import functional
 
-from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
-from epifalcon.epidemic.test_results import (
-    TestResults,
-    draw_validation_people,
-    exclude_people,
-)
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive
+from epifalcon.epidemic.test_results import TestResults, exclude_people
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
-from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.methods.training import Checkpointer, LearningRates, train
+from epifalcon.methods.base import Method, Scores
+from epifalcon.methods.training import (
+    Checkpointer,
+    LearningRates,
+    TrainingSettings,
+    train,
+    validation_people,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.streams import Streams
@@ -89,13 +91,13 @@ class UploadNoise(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPreGnnSettings(Checked):
-    """Settings of FedPreGNN; the authors' values are given where they differ."""
+class FedPreGnnSettings(TrainingSettings):
+    """Settings of FedPreGNN; the authors' values are given where they differ.
 
-    input: Literal["exposure", "embedding"] = "exposure"
-    """Data sent to the helper: the person's test result, or the learnt vector."""
-    width: Count = 32
-    """Width of embeddings, as in other methods; 64 in the authors' program."""
+    ``input`` is the data sent to the helper: the person's test result, or the learnt
+    vector. The width is 64 in the authors' program.
+    """
+
     partners: CountOrZero = 100
     """Maximum number of embeddings that the helper returns per item."""
     expand_every: Count = 20
@@ -113,13 +115,9 @@ class FedPreGnnSettings(Checked):
     in the authors' program, where a client has many ratings."""
     own_rate: NonNegative = 0.01
     """Learning rate of the vector that stays on the device."""
-    weight_decay: NonNegative = 0.0005
     rounds: Count = 400
     """Maximum number of rounds per learning rate; the authors train three epochs."""
     check_every: Count = 10
-    patience: Count = 8
-    """Number of validations without improvement before training stops."""
-    validation_share: Share = 0.1
 
 
 class FedPreGnn(Method):
@@ -134,22 +132,13 @@ class FedPreGnn(Method):
     settings: FedPreGnnSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        require_both(known)
         settings, streams = self.settings, Streams(self.seed)
-        rng = streams.numpy("validation people")
-        held_back = draw_validation_people(known, settings.validation_share, rng)
+        held_back = validation_people(self, known)
         results = known.status[held_back] == 1
         training = exclude_people(known, held_back)
         server = Federation(traces, training, settings, streams, held_back, results)
-        best = train(
-            server,
-            Checkpointer.of(self, traces, known),
-            learning_rates=settings.learning_rates,
-            steps=settings.rounds,
-            check_every=settings.check_every,
-            patience=settings.patience,
-            unit="rounds",
-        )
+        checkpointer = Checkpointer.of(self, traces, known)
+        best = train(server, checkpointer, settings, settings.rounds, "rounds")
         odds = server.final_odds(best.parameters, training)
         curve = _fit_curve(odds[held_back], results)
         return Scores(

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,13 +21,8 @@ from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import Checked, Count, NonNegative, Share, whole
-from epifalcon.epidemic.test_results import (
-    TestResults,
-    draw_validation_people,
-    exclude_people,
-    random_folds,
-)
+from epifalcon.checks import Count, Share, whole
+from epifalcon.epidemic.test_results import TestResults, exclude_people, random_folds
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import (
     Contacts,
@@ -36,9 +31,15 @@ from epifalcon.hypergraph.contacts import (
     strongest,
 )
 from epifalcon.hypergraph.edge_attention import EdgeList
-from epifalcon.methods.base import Method, Scores, require_both
+from epifalcon.methods.base import Method, Scores
 from epifalcon.methods.contact_tracing import daily_exposure
-from epifalcon.methods.training import Checkpointer, LearningRates, seeded, train
+from epifalcon.methods.training import (
+    Checkpointer,
+    TrainingSettings,
+    seeded,
+    train,
+    validation_people,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import tensors_under, threads
 from epifalcon.streams import Streams
@@ -46,23 +47,13 @@ from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings(Checked):
+class NetworkSettings(TrainingSettings):
     """Settings shared by all networks."""
 
-    input: Literal["exposure", "embedding"] = "exposure"
-    width: Count = 32
-    """Width of the hidden layers and of the embedding."""
     dropout: Share = 0.2
-    learning_rates: LearningRates = (0.01, 0.003)
-    """Candidate learning rates; the lowest validation loss selects one."""
-    weight_decay: NonNegative = 0.0005
     steps: Count = 300
     """Maximum number of steps per learning rate."""
-    check_every: Count = 5
-    patience: Count = 8
-    """Number of validations without improvement before training stops."""
     folds: Annotated[int, partial(whole, 2)] = 4
-    validation_share: Share = 0.1
     heads_divide_width: ClassVar[bool] = False
     """True if the setting ``heads`` of a subclass must divide ``width``."""
 
@@ -196,21 +187,12 @@ class NetworkMethod(Method):
         return torch.from_numpy(daily_exposure(traces, known.status))
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        require_both(known)
-        settings, streams = self.settings, Streams(self.seed)
-        rng = streams.numpy("validation people")
-        held_back = draw_validation_people(known, settings.validation_share, rng)
+        held_back, settings = validation_people(self, known), self.settings
         graphs = ContactGraphs(traces)
         batches = self.batches(traces, known, held_back)
         learner = _NetworkLearner(self, batches, self.builder(graphs, batches))
-        best = train(
-            learner,
-            Checkpointer.of(self, traces, known),
-            learning_rates=settings.learning_rates,
-            steps=settings.steps,
-            check_every=settings.check_every,
-            patience=settings.patience,
-        )
+        checkpointer = Checkpointer.of(self, traces, known)
+        best = train(learner, checkpointer, settings, settings.steps)
         learner.network.load_state_dict(best.parameters)
         risk = learner.risk(batches.final)
         # The final input contains the tested people's own results.
