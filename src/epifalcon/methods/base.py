@@ -24,7 +24,7 @@ from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, build, unknown_name
+from epifalcon.settings import as_plain, assigned, build, unknown_name
 from epifalcon.store import Origin
 from epifalcon.types import Floats, PersonIds, Probabilities
 
@@ -221,7 +221,7 @@ class Method(ABC):
         if nested:
             values = as_plain(settings)
             for key, value in nested.items():
-                _assign(values, key.split("__"), value)
+                values = assigned(values, key.split("__"), value)
             settings = self._build(values)
             for name in {key.partition("__")[0] for key in nested}:
                 given[name] = getattr(settings, name)
@@ -459,15 +459,6 @@ def _nested(settings: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401
         if is_dataclass(value):
             found |= _nested(value, f"{prefix}{one.name}__")
     return found
-
-
-def _assign(values: dict[str, Any], path: Sequence[str], value: Any) -> None:  # noqa: ANN401
-    """Set the entry at ``path`` in nested mappings to ``value``."""
-    for name in path[:-1]:
-        if not isinstance(values.get(name), dict):
-            values[name] = {}
-        values = values[name]
-    values[path[-1]] = value
 
 
 def _changes(settings: Any) -> dict[str, Any]:  # noqa: ANN401
