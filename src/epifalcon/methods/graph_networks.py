@@ -9,7 +9,8 @@ with results in the loss only.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, ClassVar
@@ -36,7 +37,6 @@ from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.training import (
     Checkpointer,
     TrainingSettings,
-    seeded,
     train,
     validation_people,
 )
@@ -318,8 +318,13 @@ class _NetworkLearner:
             odds: Tensor = self.network(batch)
         return odds
 
-    def _seeded(self, what: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        return seeded(self._method.seed, f"{self._method.name} {self._rate} {what}")
+    @contextmanager
+    def _seeded(self, what: str) -> Iterator[None]:
+        """Seed torch's global generator; restore it on exit."""
+        name = f"{self._method.name} {self._rate} {what}"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(Streams(self._method.seed).seed_for(name))
+            yield
 
 
 class _Static(nn.Module):

@@ -1,14 +1,11 @@
 """Training loop of all trained methods: early stopping, checkpoints, progress."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from epifalcon import store
@@ -223,14 +220,6 @@ def train(
                     checkpointer.save(best, learner.state())
                     due = perf_counter() + checkpointer.every_seconds
     return best
-
-
-@contextmanager
-def seeded(seed: int, name: str) -> Iterator[None]:
-    """Seed torch's global generator from ``seed`` and ``name``; restore it on exit."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Streams(seed).seed_for(name))
-        yield
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
