@@ -106,7 +106,7 @@ TABLE = {
     },
     ImportSettings: {"kind": ["pongs"]},
     DcrnnSettings: {"hidden_width": [0, 1.5], "diffusion_steps": [-1]},
-    HbpSettings: {"sweeps": [0], "folds": [-1], "start_share": [1.5]},
+    HbpSettings: {"sweeps": [0], "folds": [-1]},
     MeanFieldSettings: {"sweeps": [0]},
     FalconSettings: {
         "width": [0],

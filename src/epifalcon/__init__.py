@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from epifalcon.epidemic.labels import LabelSettings as LabelSettings
     from epifalcon.epidemic.labels import draw_labels as draw_labels
     from epifalcon.epidemic.outbreak import Outbreak as Outbreak
-    from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+    from epifalcon.epidemic.pathogen import OMICRON as OMICRON
+    from epifalcon.epidemic.pathogen import SARS_COV_2 as SARS_COV_2
+    from epifalcon.epidemic.pathogen import Pathogen as Pathogen
     from epifalcon.epidemic.seir import simulate as simulate
     from epifalcon.epidemic.settings import OutbreakSettings as OutbreakSettings
     from epifalcon.epidemic.test_results import TestResults as TestResults
@@ -34,13 +36,11 @@ if TYPE_CHECKING:
     from epifalcon.experiments.experiment import Experiment as Experiment
     from epifalcon.experiments.run import run as run
     from epifalcon.experiments.run_folder import FinishedRun as FinishedRun
-    from epifalcon.experiments.steps import (
-        draw_tests,
-        evaluate,
-        read_tests,
-        read_visits,
-        synthetic_city,
-    )
+    from epifalcon.experiments.steps import draw_tests as draw_tests
+    from epifalcon.experiments.steps import evaluate as evaluate
+    from epifalcon.experiments.steps import read_tests as read_tests
+    from epifalcon.experiments.steps import read_visits as read_visits
+    from epifalcon.experiments.steps import synthetic_city as synthetic_city
     from epifalcon.federation.privacy_plan import PrivacyPlan as PrivacyPlan
     from epifalcon.methods.base import Context as Context
     from epifalcon.methods.falcon import Falcon as Falcon
@@ -101,38 +101,13 @@ _PLACES = {
     for name in names.split()
 }
 
-__all__ = [
-    "HBP",
-    "HGNN",
-    "OMICRON",
-    "SARS_COV_2",
-    "CitySettings",
-    "Context",
-    "Experiment",
-    "Falcon",
-    "FalconField",
-    "FinishedRun",
-    "GroundTruth",
-    "Ledger",
-    "Outbreak",
-    "OutbreakSettings",
-    "Pathogen",
-    "PrivacyPlan",
-    "TestResults",
-    "Traces",
-    "audit",
-    "compare",
-    "demo",
-    "draw_tests",
-    "evaluate",
-    "load",
-    "methods",
-    "read_tests",
-    "read_visits",
-    "run",
-    "simulate",
-    "synthetic_city",
-]
+_UNLISTED = {
+    *("Clock", "Flows", "LabelSettings", "MobilityModel", "Regions", "Streams"),
+    *("build_city", "draw_labels", "measure"),
+}
+# For type checkers: the other names are exported by their imports above.
+__all__ = ["HBP", "HGNN"]
+__all__ += sorted({*_PLACES, "methods"} - _UNLISTED - {*__all__})
 
 
 def _find_room_for_compiled_code() -> None:

@@ -15,7 +15,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -98,14 +98,16 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
     path = key.strip().split(".")
     if not equals or not all(path):
         raise SettingsError(f"--set {assignment!r} must look like section.key=value")
-    changed: dict[str, Any] = dict(values)
-    inner = changed
-    for name in path[:-1]:
-        below = inner.get(name)
-        inner[name] = dict(below) if isinstance(below, Mapping) else {}
-        inner = inner[name]
-    inner[path[-1]] = _toml_value(text.strip())
-    return changed
+    return assigned(values, path, _toml_value(text.strip()))
+
+
+def assigned(values: "Plain", path: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Copy nested ``values`` with the entry at ``path`` set to ``value``."""
+    name, *inner = path
+    if inner:
+        below = values.get(name)
+        value = assigned(below if isinstance(below, Mapping) else {}, inner, value)
+    return {**values, name: value}
 
 
 def first_difference(

@@ -67,13 +67,6 @@ def test_risks_that_are_none_are_refused(wrong, message):
     assert (method.predict_proba() == before).all()
 
 
-def test_before_the_fit_there_is_nothing():
-    method = says()
-    for ask in (method.predict_proba, lambda: method.scores):
-        with pytest.raises(DataError, match="says is not fitted yet"):
-            ask()
-
-
 def test_tests_of_another_city_are_refused():
     one = np.zeros(1, np.int32)
     with pytest.raises(DataError, match="of 3 people, but the traces have 80"):

@@ -14,14 +14,11 @@ from epifalcon.methods.contact_tracing import (
     DurationDct,
     SoftDct,
     SoftDctRatio,
-    case_until,
     daily_exposure,
     encounters,
     positive_share,
     rising_scores,
 )
-from epifalcon.mobility.clock import Clock
-from tests.epidemic.worlds import known_of
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.methods.tiny import city_of, results_of
 from tests.oracles.cities import cities
@@ -38,12 +35,6 @@ CASES = settings(max_examples=60, deadline=None, derandomize=True)
 
 def fitted(traces, known, **hyperparameters):
     return Dct(**hyperparameters).fit(traces, known)
-
-
-def contacts(method):
-    risk = method.predict_proba()
-    assert len(set(risk)) == 2
-    return np.flatnonzero(risk == risk.max()).tolist()
 
 
 @pytest.mark.parametrize("days", [None, 1, 3, 9])
@@ -84,26 +75,6 @@ def test_risks_are_shares_of_tested_people(by_slot, results, expected):
 def test_without_tests_it_refuses():
     with pytest.raises(DataError, match="nobody was tested"):
         fitted(town.traces(), results_of(*[-1] * 80))
-
-
-def test_a_case_counts_until_some_days_after_its_first_positive_test():
-    known = known_of(4, [(0, 6, 1), (0, 3, 1), (1, 20, 1), (2, 4, 0)])
-    clock = Clock(8.0, 7)
-    assert case_until(known, clock, None).tolist() == [20, 20, -1, -1]
-    assert case_until(known, clock, 2).tolist() == [9, 20, -1, -1]
-    assert case_until(known, clock, 0).tolist() == [3, 20, -1, -1]
-    # On day 0 the case meets 1, on day 2 it meets 2.
-    traces = city_of([[0, 0, 1, 2], [0, 1, 2, 3], [0, 1, 0, 2]], days=3)
-    known = results_of(1, 1, 1, 0)
-    assert contacts(fitted(traces, known, window_days=None)) == [0, 1, 2]
-    soon = fitted(traces, known, window_days=None, days_after_test=1)
-    assert contacts(soon) == [0, 1]
-    for cls in (SoftDct, DurationDct):
-        plain, short = (
-            cls(days_after_test=days).fit(traces, known).predict_proba()
-            for days in (None, 1)
-        )
-        assert not np.array_equal(plain, short)
 
 
 def statuses(people, seed):
@@ -184,8 +155,7 @@ def test_scores_that_separate_results_give_probabilities():
 
 def test_graded_methods_rank_by_their_figure():
     traces, known = town.traces(), town.known()
-    last = np.where(known.status == 1, traces.slots, -1).tolist()
-    slots, total = encounters_by_loop(traces, last, 0)
+    slots, total = encounters_by_loop(traces, (known.status == 1).tolist(), 0)
     share = positive_share(Incidence.of(traces), known.status)
     for cls, figure in ((DurationDct, slots), (SoftDct, total), (SoftDctRatio, share)):
         scores = cls().fit(traces, known).scores
@@ -223,9 +193,9 @@ def test_a_persons_own_test_moves_no_bit_of_its_row(traces, seed, person):
 @given(cities(), st.integers(0, 2**32), st.integers(0, 5))
 def test_encounters_are_what_loops_over_the_traces_find(traces, seed, first):
     rng = np.random.default_rng(seed)
-    last = rng.integers(-1, traces.slots, traces.people).astype(np.int32)
-    found = encounters(traces, last, first)
-    slots, total = encounters_by_loop(traces, last.tolist(), first)
+    case = rng.random(traces.people) < 0.4
+    found = encounters(traces, case, first)
+    slots, total = encounters_by_loop(traces, case.tolist(), first)
     assert found.slots.tolist() == slots
     assert found.total.tolist() == total
 

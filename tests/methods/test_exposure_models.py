@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.contact_tracing import daily_exposure
-from epifalcon.methods.exposure_models import ExposureBoosting, ExposureLogistic, Fold
+from epifalcon.methods.exposure_models import ExposureBoosting, ExposureLogistic
 from tests.methods.tiny import city_of
 from tests.studies import town
 
@@ -97,10 +97,8 @@ def test_risk_never_falls_with_known_positives_met():
     # Known positives of the three days, and the summaries that rise with them.
     rising = [0, 4, 8, 12, 16, 17, 18, 19, 20]
     rows[:, rising] = np.linspace(0, x.max(0)[rising], 50)
-    tested = known.tested
-    people = np.arange(50, dtype=np.int32)
-    fold = Fold(x[tested], known.status[tested] == 1, people, rows)
-    *_, risk = ExposureBoosting(least_people=2, trees=30).risks(fold)
+    method, tested = ExposureBoosting(least_people=2, trees=30), known.tested
+    *_, risk = method.risks(x[tested], known.status[tested] == 1, rows)
     assert np.ptp(risk) > 0.1
     assert (np.diff(risk) >= 0).all()
 

@@ -119,7 +119,7 @@ def test_the_skip_connection_adds_a_linear_map_of_the_own_input(cls):
     made = []
     for skip in (True, False):
         torch.manual_seed(0)
-        made.append(cls(skip=skip).network(graphs, 4).eval())
+        made.append(cls(skip=skip).network(graphs, 20).eval())
     whole, bare = made
     assert torch.equal(whole(x, status), bare(x, status))
     whole.linear.weight.data.normal_()

@@ -78,7 +78,7 @@ def _company(
 
 
 def encounters_by_loop(
-    traces: Traces, last: Sequence[int], first_slot: int
+    traces: Traces, case: Sequence[bool], first_slot: int
 ) -> tuple[list[int], list[int]]:
     """Slots with at least one case, and all cases met, of each person."""
     slots, total = [0] * traces.people, [0] * traces.people
@@ -86,7 +86,7 @@ def encounters_by_loop(
         if slot < first_slot:
             continue
         for person in range(traces.people):
-            cases = sum(last[other] >= slot for other in others_with(here, person))
+            cases = sum(case[other] for other in others_with(here, person))
             slots[person] += cases > 0
             total[person] += cases
     return slots, total

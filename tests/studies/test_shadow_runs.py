@@ -1,6 +1,7 @@
 """Shadow runs: half of the tests each, stored when done, resumed when stopped."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ def scene(seed=3, **more):
     return Scene(town.traces(), seed=seed, **more)
 
 
-def run(folder, at=None, method="soft-dct-ratio", settings=None, runs=4, known=None):
+def run(place, at=None, method="soft-dct-ratio", runs=4, known=None):
     at = at or scene()
-    known = known or town.known()
-    words = {"runs": runs, "context": at, "seed": at.seed}
-    return run_shadows(folder, at.traces, known, method, settings, **words)
+    settings = shadow_runs.method_class(method).settings_type()
+    data = {"traces": at.traces, "known": known or town.known(), "seed": at.seed}
+    finished = SimpleNamespace(place=place, method=method, **data)
+    return run_shadows(finished, settings, runs, at)
 
 
 class Remembering(Method):
@@ -48,16 +50,14 @@ def remembering(monkeypatch):
 def test_each_run_gets_another_half_and_memorisation_is_detected(tmp_path):
     found = run(tmp_path / "runs", runs=8)
     tested = town.known().tested
-    assert np.array_equal(found.person, np.flatnonzero(tested))
-    assert np.array_equal(found.infected, town.known().status[tested] == 1)
-    included, risk = found.shadows.included, found.shadows.score
+    included, risk = found.included, found.score
     assert (included.sum(axis=1) == round(tested.sum() / 2)).all()
     assert len({row.tobytes() for row in included}) == 8
     assert len({seed for seed, _ in Remembering.seen}) == 8
     # People left out look like anybody untested, in every run.
     assert (np.abs(risk - 0.5)[~included] < 0.2).all()
     assert (np.abs(risk - 0.5)[included] > 0.2).all()
-    inferred = infer(found.shadows, found.infected)
+    inferred = infer(found, town.known().status[tested] == 1)
     assert inferred.membership.auc.mean > 0.95
     assert inferred.result.auc.mean > 0.95
 
@@ -72,13 +72,14 @@ def test_stopped_runs_are_resumed(tmp_path):
     folder = tmp_path / "runs"
     with pytest.raises(KeyboardInterrupt):
         run(folder, scene(progress=stop))
-    assert sorted(place.name for place in folder.iterdir()) == ["run-000", "run-001"]
+    stored = sorted(place.name for place in (folder / "shadows").iterdir())
+    assert stored == ["run-000", "run-001"]
     resumed = run(folder)
     assert len(Remembering.seen) == 4
     whole = run(tmp_path / "whole")
-    assert np.array_equal(resumed.shadows.score, whole.shadows.score)
-    assert np.array_equal(resumed.shadows.included, whole.shadows.included)
-    assert np.array_equal(run(folder, runs=5).shadows.score[:4], whole.shadows.score)
+    assert np.array_equal(resumed.score, whole.score)
+    assert np.array_equal(resumed.included, whole.included)
+    assert np.array_equal(run(folder, runs=5).score[:4], whole.score)
 
 
 def test_runs_of_something_else_and_changed_runs_are_refused(tmp_path):
@@ -92,7 +93,7 @@ def test_runs_of_something_else_and_changed_runs_are_refused(tmp_path):
     ):
         with pytest.raises(DataError, match="other data, settings or seed"):
             run(tmp_path, **changed)
-    place = tmp_path / "run-002" / "risk.npy"
+    place = tmp_path / "shadows" / "run-002" / "risk.npy"
     place.write_bytes(place.read_bytes()[:-1] + b"\x01")
     with pytest.raises(CorruptFileError, match="SHA-256"):
         run(tmp_path)
@@ -101,7 +102,6 @@ def test_runs_of_something_else_and_changed_runs_are_refused(tmp_path):
 def test_what_cannot_be_attacked_is_refused(tmp_path):
     few = town.known().of_people(np.arange(town.traces().people) < 3)
     for error, match, words in (
-        (SettingsError, "truth", {"method": "oracle"}),
         (SettingsError, "runs", {"runs": 3}),
         (DataError, "too few", {"known": few}),
     ):

@@ -12,16 +12,15 @@ and ``1 / (N- + 2)`` for the others, so that no risk becomes exactly 0 or 1.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
-from scipy.special import expit, logit
+from scipy.special import logit
 
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
-from epifalcon.logistic import LOG_LOSS_CLIP, fit_logistic
+from epifalcon.logistic import LOG_LOSS_CLIP, LogisticCurve, fit_logistic
 from epifalcon.types import Floats, Mask, Probabilities
 
 Recalibration = Callable[[ArrayLike], Probabilities]
@@ -29,19 +28,6 @@ Recalibration = Callable[[ArrayLike], Probabilities]
 
 LEAST = 10
 """Minimum number of infected and of uninfected masked people for a fit."""
-
-
-@dataclass(frozen=True)
-class Platt:
-    """Map risk -> expit(slope * logit(risk) + offset), with a non-negative slope."""
-
-    slope: float
-    offset: float
-
-    def __call__(self, risk: ArrayLike) -> Probabilities:
-        """Return the recalibrated risks, in the same shape."""
-        found = expit(self.slope * _log_odds(risk) + self.offset)
-        return np.asarray(np.clip(found, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP))
 
 
 def why_not(risk: ArrayLike, infected: ArrayLike) -> str | None:
@@ -56,7 +42,7 @@ def why_not(risk: ArrayLike, infected: ArrayLike) -> str | None:
     return None
 
 
-def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
+def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Recalibration:
     """Fit the logistic curve by maximum likelihood; both arrays (masked,).
 
     If the slope would be negative, the best non-decreasing curve is constant:
@@ -64,13 +50,16 @@ def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
     """
     risks, labels = _masked(risk, infected)
     targets, odds = _targets(labels), _log_odds(risks)
-    middle, spread = float(odds.mean()), float(odds.std())
-    if spread > 0:
-        found = fit_logistic((odds - middle) / spread, targets)
-        if found.slope > 0:
-            slope = found.slope / spread
-            return Platt(slope, found.offset - slope * middle)
-    return Platt(0.0, float(logit(targets.mean())))
+    middle, spread = odds.mean(), odds.std() or 1.0
+    curve = fit_logistic((odds - middle) / spread, targets)
+    if curve.slope <= 0 or not odds.std():
+        curve = LogisticCurve(0.0, float(logit(targets.mean())))
+
+    def recalibrated(new: ArrayLike) -> Probabilities:
+        found = curve((_log_odds(new) - middle) / spread)
+        return np.asarray(np.clip(found, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP))
+
+    return recalibrated
 
 
 def fit_isotonic(risk: ArrayLike, infected: ArrayLike) -> Recalibration:

@@ -10,7 +10,7 @@ import secrets
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -25,7 +25,7 @@ from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, build, unknown_name
+from epifalcon.settings import as_plain, assigned, build, unknown_name
 from epifalcon.store import Origin
 from epifalcon.streams import noise_secret
 from epifalcon.types import Floats, PersonIds, Probabilities
@@ -231,7 +231,7 @@ class Method(ABC):
         if nested:
             values = as_plain(settings)
             for key, value in nested.items():
-                _assign(values, key.split("__"), value)
+                values = assigned(values, key.split("__"), value)
             settings = self._build(values)
             for name in {key.partition("__")[0] for key in nested}:
                 given[name] = getattr(settings, name)
@@ -468,21 +468,14 @@ class Method(ABC):
 
 def _in_tables(name: str, value: Any, hints: dict[str, Any]) -> list[str]:  # noqa: ANN401
     """Return how to set ``name`` in each nested table that has it, as Python text."""
-    tables = {
-        table: {one.name for one in fields(hint)}
-        for table, hint in hints.items()
-        if is_dataclass(hint)
-    }
-    # Other fields of a table with a mode have no effect in mode off.
-    modes = {
-        table: {"mode": "local"} if "mode" in known else {}
-        for table, known in tables.items()
-        if name in known
-    }
-    return [
-        f"{table}={ {**modes[table], name: value} }"
-        for table in sorted(modes, key=lambda table: len(modes[table]))
-    ]
+    found = []
+    for table, hint in hints.items():
+        known = {one.name for one in fields(hint)} if is_dataclass(hint) else ()
+        if name in known:
+            # Other fields of a table with a mode have no effect in mode off.
+            mode = {"mode": "local"} if "mode" in known else {}
+            found.append((len(mode), f"{table}={ {**mode, name: value} }"))
+    return [text for _, text in sorted(found, key=lambda one: one[0])]
 
 
 def _nested(settings: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401
@@ -497,25 +490,10 @@ def _nested(settings: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401
     return found
 
 
-def _assign(values: dict[str, Any], path: Sequence[str], value: Any) -> None:  # noqa: ANN401
-    """Set the entry at ``path`` in nested mappings to ``value``."""
-    for name in path[:-1]:
-        if not isinstance(values.get(name), dict):
-            values[name] = {}
-        values = values[name]
-    values[path[-1]] = value
-
-
 def _changes(settings: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the fields that differ from their defaults."""
-    found = {}
-    for one in fields(settings):
-        default = one.default
-        if one.default_factory is not MISSING:
-            default = one.default_factory()
-        if (value := getattr(settings, one.name)) != default:
-            found[one.name] = value
-    return found
+    default = vars(type(settings)())
+    return {key: one for key, one in vars(settings).items() if one != default[key]}
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -14,16 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import Checked, Count, NonNegative
+from epifalcon.checks import Checked, Count
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagation import edge_to_node, sum_to_edges
 from epifalcon.logistic import fit_logistic
 from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities, Slots
+from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities
 
 CHANNELS = 4
 _SLOPE_SD = 10.0
@@ -34,15 +33,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TracingSettings(Checked):
-    """Settings shared by the contact tracing methods."""
-
-    days_after_test: NonNegative | None = None
-    """Days for which a person counts as a case after a positive test; None: always."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DctSettings(TracingSettings):
+class DctSettings(Checked):
     """Settings of digital contact tracing."""
 
     window_days: Count | None = 1
@@ -68,15 +59,13 @@ class Dct(Method):
     settings: DctSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return the risks: one value for contacts, another for all other people."""
         if not known.tested.any():
             raise DataError("nobody was tested, so there are no known cases")
         days = self.settings.window_days
         per_day = traces.clock.slots_per_day
         first = 0 if days is None else traces.slots - days * per_day
-        last = case_until(known, traces.clock, self.settings.days_after_test)
-        contact = encounters(traces, last, first).slots > 0
         tested, positive = known.tested, known.status == 1
+        contact = encounters(traces, positive, first).slots > 0
 
         def share(kind: Mask) -> float:
             return float((positive[kind].sum() + 0.5) / (tested[kind].sum() + 1))
@@ -101,14 +90,10 @@ class SoftDct(Method):
     name: ClassVar[str] = "soft-dct"
     exposure: ClassVar[str] = "total"
     """Name of the field of ``Encounters`` to use."""
-    settings_type = TracingSettings
-    settings: TracingSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return the risks of all people from their exposure to known cases."""
-        last = case_until(known, traces.clock, self.settings.days_after_test)
-        exposure = getattr(encounters(traces, last), self.exposure)
-        return rising_scores(np.log1p(exposure), known)
+        found = encounters(traces, known.status == 1)
+        return rising_scores(np.log1p(getattr(found, self.exposure)), known)
 
 
 class DurationDct(SoftDct):
@@ -128,7 +113,6 @@ class SoftDctRatio(Method):
     name = "soft-dct-ratio"
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Return the risks of all people from their share of positive contacts."""
         share = positive_share(Incidence.of(traces), known.status)
         return rising_scores(np.sqrt(share), known)
 
@@ -143,31 +127,20 @@ class Encounters:
     """Number of known cases present, summed over slots, (people,)."""
 
 
-def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
-    """Compute the encounters of all people with known cases from ``first_slot`` on.
+def encounters(traces: Traces, case: Mask, first_slot: int = 0) -> Encounters:
+    """Compute the encounters of all people with cases (people,) from ``first_slot`` on.
 
-    A person counts as a case up to slot ``last`` (people,), -1 for never. People are
-    not their own contacts.
+    People are not their own contacts.
     """
     slots, total = np.zeros((2, traces.people), np.int64)
     for slot in range(max(first_slot, 0), traces.slots):
         here = traces.by_slot[slot]
-        seen, case = here != UNKNOWN, last >= slot
+        seen = here != UNKNOWN
         cases = np.bincount(here[seen & case], minlength=len(traces.regions))
         others = cases[here[seen]] - case[seen]
         slots[seen] += others > 0
         total[seen] += others
     return Encounters(slots, total)
-
-
-def case_until(known: TestResults, clock: Clock, days: float | None) -> Slots:
-    """Return the last slot in which each person counts as a case, -1 for never."""
-    last = np.full(known.people, clock.slots - 1, np.int64)
-    if days is not None:
-        # Any positive test makes a case, and its end follows the first one.
-        last = known.first_positive_slot + np.int64(days / clock.slot_days)
-    found = np.where(known.status == 1, np.minimum(last, clock.slots - 1), -1)
-    return found.astype(np.int32)
 
 
 def positive_share(incidence: Incidence, status: NDArray[np.int8]) -> Floats:

@@ -77,7 +77,6 @@ class D2stgnnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         person = torch.cat([self.sender, self.receiver], dim=1)
         last_day = self.day[-1].expand(len(x), -1)
         graphs = (
@@ -215,7 +214,6 @@ class Diffusion(nn.Module):
         )
 
     def forward(self, x: Tensor, graphs: Sequence[Graph]) -> Tensor:
-        """Apply the block to ``x`` (people, days, width); the shape is unchanged."""
         days = x.shape[1]
         z = self.lags[0](x).relu()
         for lag, linear in enumerate(self.lags[1:days], start=1):

@@ -49,7 +49,6 @@ class DcrnnNetwork(nn.Module):
         self.readout = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         days: Sequence[Tensor] = x.unbind(1)
         for cell in self.cells:
             days = cast(DiffusionGru, cell).states(days, self._walks)

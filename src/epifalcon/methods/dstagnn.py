@@ -13,7 +13,7 @@ computed from the traces alone, so the graph does not depend on test results.
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,46 +73,15 @@ class DstagnnSettings(NetworkSettings):
     sinkhorn: SinkhornSettings = field(default_factory=SinkhornSettings)
 
 
-class Dstagnn(NetworkMethod):
-    """DSTAGNN (Lan et al., ICML 2022).
-
-    Has all parts of the paper: the graph of similar people by Wasserstein distance,
-    attention over days with residual scores, attention over people, Chebyshev
-    convolution with that attention, multi-scale gated convolution over days.
-
-    Reduced or adapted:
-    - two blocks of 16 channels (paper: four of 32), two heads over days (three or
-      four), keys of 16 (32), a head of 64 (128);
-    - no learnt embeddings of the day and of the person in the attention, which would be
-      a free vector for each person;
-    - similarities are not divided by their mean; they are computed by Sinkhorn scaling
-      among each person's 32 strongest contacts, and the 16 most similar are edges
-      (paper: exact transport, the most similar hundredth of all pairs);
-    - the softmax over people and the learnt masks are restricted to that graph;
-    - input channels are mapped to 16 before the first block;
-    - the concatenated outputs of all blocks give one logit per person.
-    """
-
-    name = "dstagnn"
-    settings_type = DstagnnSettings
-    settings: DstagnnSettings
-    _made: "tuple[ContactGraphs, AwareGraph] | None" = None
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a new network; all learning rates share one graph."""
-        if self._made is None or self._made[0] is not graphs:
-            self._made = (graphs, AwareGraph.of(graphs, self.settings))
-        return DstagnnNetwork(self._made[1], graphs.days, channels, self.settings)
-
-
 class DstagnnNetwork(nn.Module):
     """Network that maps (x, status) to log odds, (people,); status is not used."""
 
     def __init__(
-        self, graph: "AwareGraph", days: int, channels: int, settings: DstagnnSettings
+        self, graphs: ContactGraphs, channels: int, settings: DstagnnSettings
     ) -> None:
         super().__init__()
-        width = settings.width
+        width, days = settings.width, graphs.days
+        graph = aware_graph(graphs, settings)
         self.start = nn.Linear(channels, width)
         self.blocks = nn.ModuleList(
             AwareBlock(graph, days, settings) for _ in range(settings.blocks)
@@ -125,7 +94,6 @@ class DstagnnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         rows, score, parts = self.start(x), None, []
         for block in self.blocks:
             rows, score = block(rows, score)
@@ -143,16 +111,6 @@ class AwareGraph:
     """Relevance A_STRG of each edge, (edges,); 0 for self-loops."""
     chebyshev: Tensor
     """Entries of T_k of the scaled Laplacian on the edges, (orders, edges)."""
-
-    @classmethod
-    def of(cls, graphs: ContactGraphs, settings: DstagnnSettings) -> "AwareGraph":
-        """Return the graph of the most similar people among the strongest contacts."""
-        partners = graphs.partners(settings.partners).edge_index.numpy()
-        pairs = np.unique(np.sort(partners, axis=0), axis=1)
-        profiles = day_profiles(graphs.traces)
-        similarity = similarities(profiles, pairs, settings.sinkhorn)
-        people, relatives = graphs.people, settings.relatives
-        return cls.of_pairs(pairs, similarity, people, relatives, settings.orders)
 
     @classmethod
     def of_pairs(
@@ -179,6 +137,19 @@ class AwareGraph:
         edges = EdgeList(torch.stack(ends), people)
         value = np.concatenate([np.tile(similarity[selected], 2), np.zeros(people)])
         return cls(edges, torch.from_numpy(value).float(), _chebyshev(edges, orders))
+
+
+@lru_cache(maxsize=1)
+def aware_graph(graphs: ContactGraphs, settings: DstagnnSettings) -> AwareGraph:
+    """Return the graph of the most similar people among the strongest contacts.
+
+    The last one is stored, because all learning rates share it.
+    """
+    partners = graphs.partners(settings.partners).edge_index.numpy()
+    pairs = np.unique(np.sort(partners, axis=0), axis=1)
+    similarity = similarities(day_profiles(graphs.traces), pairs, settings.sinkhorn)
+    people, relatives = graphs.people, settings.relatives
+    return AwareGraph.of_pairs(pairs, similarity, people, relatives, settings.orders)
 
 
 def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
@@ -284,7 +255,6 @@ class TemporalAttention(nn.Module):
         self.outward = nn.Linear(heads * width, people, bias=False)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         by_channel = x.permute(2, 1, 0).contiguous()
         parts = self.inward(by_channel).unflatten(2, (3, self._heads, self._width))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -338,7 +308,6 @@ class MaskedChebyshevConv(nn.Module):
         self.mix = nn.Linear(terms * channels, channels)
 
     def forward(self, x: Tensor, attention: list[Tensor]) -> Tensor:
-        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         edges, terms = self._graph.edges, self._graph.chebyshev.to(x.dtype)
         # T_0 is the identity: only the diagonal of P_0 is left, the last edges.
         spread = [attention[0][-edges.people :][:, None, None] * x]
@@ -368,7 +337,6 @@ class MultiScaleGatedConv(nn.Module):
         self.days = nn.Linear(made, days)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to ``x`` (people, days, channels); the shape is unchanged."""
         image = x.permute(2, 1, 0).contiguous()[None]
         made = []
         for convolve in self.convolve:
@@ -395,7 +363,32 @@ class AwareBlock(nn.Module):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return rows shaped like ``x`` (people, days, channels), and the scores."""
         attended, score = self.over_days(x, before)
         rows = self.in_time(self.spread(x, self.over_people(attended)))
         return self.norm(functional.relu(self.residual(x) + rows)), score
+
+
+class Dstagnn(NetworkMethod):
+    """DSTAGNN (Lan et al., ICML 2022).
+
+    Has all parts of the paper: the graph of similar people by Wasserstein distance,
+    attention over days with residual scores, attention over people, Chebyshev
+    convolution with that attention, multi-scale gated convolution over days.
+
+    Reduced or adapted:
+    - two blocks of 16 channels (paper: four of 32), two heads over days (three or
+      four), keys of 16 (32), a head of 64 (128);
+    - no learnt embeddings of the day and of the person in the attention, which would be
+      a free vector for each person;
+    - similarities are not divided by their mean; they are computed by Sinkhorn scaling
+      among each person's 32 strongest contacts, and the 16 most similar are edges
+      (paper: exact transport, the most similar hundredth of all pairs);
+    - the softmax over people and the learnt masks are restricted to that graph;
+    - input channels are mapped to 16 before the first block;
+    - the concatenated outputs of all blocks give one logit per person.
+    """
+
+    name = "dstagnn"
+    settings_type = DstagnnSettings
+    settings: DstagnnSettings
+    network_type = DstagnnNetwork

@@ -5,20 +5,15 @@ epidemics spreading with graph neural networks" (Nonlinear Dynamics 109, 2022).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from epifalcon.checks import Count, Share
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.gcn import Convolutions
-from epifalcon.methods.graph_networks import (
-    ContactGraphs,
-    NetworkMethod,
-    NetworkSettings,
-)
+from epifalcon.methods.graph_networks import NetworkMethod, NetworkSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats
@@ -54,16 +49,11 @@ class Epignn(NetworkMethod):
     """
 
     name = "epignn"
-    settings_type: ClassVar[type] = EpignnSettings
+    settings_type = EpignnSettings
     settings: EpignnSettings
+    network_type = Convolutions
+    static = True
     reads_results = True
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a network of ``settings.layers`` layers of ``settings.width``."""
-        settings = self.settings
-        flat = self.flat(graphs, channels, days=1)
-        widths = (flat.width, *[settings.width] * settings.layers)
-        return Convolutions(graphs, flat, widths, settings.dropout)
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return scaled days in each state, (people, 1, 2), from tests ``known``."""

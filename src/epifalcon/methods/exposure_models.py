@@ -31,30 +31,6 @@ _SUMMARIES = (1, -1, 0, 0, 1, 1, 1, 1, 1)
 _LEAST = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """Training rows, which exclude each person's own result, and people to predict."""
-
-    x: Floats
-    """Features of the training people, (training people, inputs)."""
-    infected: Mask
-    """Test results of the training people, (training people,)."""
-    people: PersonIds
-    """Indices of the people to predict, (predicted,)."""
-    people_x: Floats
-    """Features of the people to predict, (predicted, inputs)."""
-
-    @property
-    def share(self) -> float:
-        """Share of positive results, with half a positive and half a negative added."""
-        return float((self.infected.sum() + 0.5) / (len(self.x) + 1))
-
-    @property
-    def one_class(self) -> bool:
-        """True if all results are equal, which may occur in a small city."""
-        return bool(self.infected.all() or not self.infected.any())
-
-
 class ExposureMethod(Method):
     """Base class of learners with a hyperparameter selected by out-of-fold log loss."""
 
@@ -63,21 +39,20 @@ class ExposureMethod(Method):
         """Compute features (people, inputs) from the output of ``daily_exposure``."""
 
     @abstractmethod
-    def risks(self, fold: Fold) -> Iterator[Probabilities]:
-        """Yield predicted risks for each candidate hyperparameter."""
+    def risks(self, x: Floats, infected: Mask, new: Floats) -> Iterator[Probabilities]:
+        """Fit each candidate to ``x`` (people, inputs); yield the risks of ``new``."""
 
     @abstractmethod
     def outcome(self, best: int, days: int) -> dict[str, Any]:
         """Return the fields of ``Scores`` that describe the selected candidate."""
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Predict each fold with every candidate; fit the best one to all tests."""
         require_both(known)
 
-        def fold(seen: TestResults, people: PersonIds) -> Fold:
+        def predicted(seen: TestResults, people: PersonIds) -> Floats:
             x = self.inputs(daily_exposure(traces, seen.status))
             infected = np.equal(seen.status[seen.tested], 1)
-            return Fold(x[seen.tested], infected, people, x[people])
+            return np.stack(list(self.risks(x[seen.tested], infected, x[people])))
 
         count = self.settings.folds
         numbers = random_folds(known, count, Streams(self.seed).numpy("folds"))
@@ -86,7 +61,7 @@ class ExposureMethod(Method):
             people = np.flatnonzero(numbers == number).astype(np.int32)
             seen = exclude_people(known, people)
             if len(people) and seen.tested.any():
-                found.append((people, np.stack(list(self.risks(fold(seen, people))))))
+                found.append((people, predicted(seen, people)))
             self.context.progress(f"{self.name}: folds", number + 1, count)
         people = np.concatenate([one for one, _ in found])
         order = np.argsort(people)
@@ -99,7 +74,7 @@ class ExposureMethod(Method):
         outcome = self.outcome(best, traces.clock.days)
         outcome["diagnostics"]["masked_log_loss"] = float(losses[best])
         return Scores(
-            list(self.risks(fold(known, everybody)))[best],
+            predicted(known, everybody)[best],
             masked=people,
             masked_risk=risks[best],
             **outcome,
@@ -134,28 +109,25 @@ class ExposureLogistic(ExposureMethod):
     settings: ExposureLogisticSettings
 
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
-        """Return features (people, days * channels), with the square root of shares."""
         x = exposure.astype(np.float64)
         x[:, :, :2] = np.sqrt(x[:, :, :2])
         return x.reshape(len(x), -1)
 
     def outcome(self, best: int, days: int) -> dict[str, Any]:
-        """Return the selected regularisation strength as fields of ``Scores``."""
         strength = self.settings.strengths[best]
         parameters = days * CHANNELS + 1
         return {"parameters": parameters, "diagnostics": {"strength": strength}}
 
-    def risks(self, fold: Fold) -> Iterator[Probabilities]:
-        """Yield the risks of the predicted people for each regularisation strength."""
-        scale = StandardScaler().fit(fold.x)
+    def risks(self, x: Floats, infected: Mask, new: Floats) -> Iterator[Probabilities]:
+        if infected.all() or not infected.any():
+            yield from [_share(infected, new)] * len(self.settings.strengths)
+            return
+        scale = StandardScaler().fit(x)
         for strength in self.settings.strengths:
-            if fold.one_class:
-                yield np.full(len(fold.people), fold.share)
-                continue
             # Newton's method converges to the exact solution in a few more steps.
             model = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-8)
-            model.fit(scale.transform(fold.x), fold.infected)
-            yield model.predict_proba(scale.transform(fold.people_x))[:, 1]
+            model.fit(scale.transform(x), infected)
+            yield model.predict_proba(scale.transform(new))[:, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,30 +180,33 @@ class ExposureBoosting(ExposureMethod):
         return np.concatenate([x.reshape(len(x), -1), np.stack(summaries, 1)], axis=1)
 
     def outcome(self, best: int, days: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return the selected number of trees as fields of ``Scores``."""
         parameters = best * (2 * self.settings.leaves - 1)
         chosen = {"trees": best}
         return {"steps": best, "parameters": parameters, "diagnostics": chosen}
 
-    def risks(self, fold: Fold) -> Iterator[Probabilities]:
+    def risks(self, x: Floats, infected: Mask, new: Floats) -> Iterator[Probabilities]:
         """Yield predicted risks after 0, 1, ..., ``trees`` boosting iterations."""
-        settings = self.settings
-        base = np.full(len(fold.people), fold.share)
-        yield base
-        if fold.one_class:
-            yield from [base] * settings.trees
+        settings, share = self.settings, _share(infected, new)
+        yield share
+        if infected.all() or not infected.any():
+            yield from [share] * settings.trees
             return
-        days = (fold.x.shape[1] - len(_SUMMARIES)) // len(_DAILY)
+        days = (x.shape[1] - len(_SUMMARIES)) // len(_DAILY)
         model = HistGradientBoostingClassifier(
             learning_rate=settings.learning_rate,
             max_iter=settings.trees,
             max_leaf_nodes=settings.leaves,
-            min_samples_leaf=min(settings.least_people, max(1, len(fold.x) // 10)),
+            min_samples_leaf=min(settings.least_people, max(1, len(x) // 10)),
             l2_regularization=settings.l2,
             monotonic_cst=np.array(_DAILY * days + _SUMMARIES),
             early_stopping=False,
             random_state=Streams(self.seed).seed_for("trees") % 2**32,
         )
-        model.fit(fold.x, fold.infected)
-        for risk in model.staged_predict_proba(fold.people_x):
+        model.fit(x, infected)
+        for risk in model.staged_predict_proba(new):
             yield risk[:, 1]
+
+
+def _share(infected: Mask, new: Floats) -> Probabilities:
+    """Return the share of positives, with half a positive and half a negative added."""
+    return np.full(len(new), (infected.sum() + 0.5) / (len(infected) + 1))

@@ -22,7 +22,6 @@ class Falcon(Method):
     def require_possible(
         self, traces: Traces, known: TestResults, context: Context
     ) -> None:
-        """Raise the errors that ``fit`` would raise for these tests and settings."""
         require_possible(self._task(traces, known, context))
 
     def score(self, traces: Traces, known: TestResults) -> Scores:

@@ -190,7 +190,6 @@ class FalconField(Method):
             self.state.messages.save(folder / MESSAGES_FOLDER, origin)
 
     def load_state(self, folder: Path) -> None:
-        """Load the state written by ``save_state``."""
         if (folder / FIELD_FOLDER).is_dir():
             field, sent = SavedField.load(folder / FIELD_FOLDER), None
             if field.graph.own_in_sums:

@@ -24,7 +24,7 @@ the distribution of the true ones; the whole upload is clipped and gets Laplace 
 The authors claim epsilon = 2 clip / scale. This holds only for one upload, and only if
 ``clip`` bounds the L1 norm: see ``privacy_spent``.
 
-Adapted: an item is a region, or a region on a day; the target is a person's infection,
+Adapted: an item is a region on a day; the target is a person's infection,
 and items are weighted by the time spent. With ``input="exposure"`` a device sends its
 test result to the helper, and the learnt vector stays on the device: no input depends
 on the person's own result, even indirectly. ``input="embedding"`` is the published
@@ -37,7 +37,7 @@ once per upload; width 32; no dropout.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -47,25 +47,25 @@ from scipy.special import logit
 from torch import Tensor
 from torch.nn import functional
 
-from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
-from epifalcon.epidemic.test_results import (
-    TestResults,
-    draw_validation_people,
-    exclude_people,
-)
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive
+from epifalcon.epidemic.test_results import TestResults, exclude_people
 from epifalcon.errors import DataError
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
-from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.methods.training import Checkpointer, LearningRates, train
+from epifalcon.methods.base import Method, Scores
+from epifalcon.methods.training import (
+    Checkpointer,
+    LearningRates,
+    TrainingSettings,
+    train,
+    validation_people,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, Probabilities
 
-ItemKind = Literal["region", "region-day"]
-Norm = Literal["l1", "l2", "linf"]
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Weights = dict[str, Tensor]
@@ -85,22 +85,20 @@ class UploadNoise(Checked):
     """Clipping and noise of an upload."""
 
     clip: Positive = 0.1
-    """Upper bound of the norm of the whole upload."""
-    norm: Norm = "linf"
-    """Norm to clip; the paper's text uses ``linf``, the authors' program ``l2``."""
+    """Upper bound of the maximum norm of the whole upload; the authors' program bounds
+    the L2 norm."""
     scale: Positive = 0.2
     """Scale of the Laplace noise on every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPreGnnSettings(Checked):
-    """Settings of FedPreGNN; the authors' values are given where they differ."""
+class FedPreGnnSettings(TrainingSettings):
+    """Settings of FedPreGNN; the authors' values are given where they differ.
 
-    input: Literal["exposure", "embedding"] = "exposure"
-    """Data sent to the helper: the person's test result, or the learnt vector."""
-    item: ItemKind = "region-day"
-    width: Count = 32
-    """Width of embeddings, as in other methods; 64 in the authors' program."""
+    ``input`` is the data sent to the helper: the person's test result, or the learnt
+    vector. The width is 64 in the authors' program.
+    """
+
     partners: CountOrZero = 100
     """Maximum number of embeddings that the helper returns per item."""
     expand_every: Count = 20
@@ -118,13 +116,9 @@ class FedPreGnnSettings(Checked):
     in the authors' program, where a client has many ratings."""
     own_rate: NonNegative = 0.01
     """Learning rate of the vector that stays on the device."""
-    weight_decay: NonNegative = 0.0005
     rounds: Count = 400
     """Maximum number of rounds per learning rate; the authors train three epochs."""
     check_every: Count = 10
-    patience: Count = 8
-    """Number of validations without improvement before training stops."""
-    validation_share: Share = 0.1
 
 
 class FedPreGnn(Method):
@@ -135,29 +129,19 @@ class FedPreGnn(Method):
     """
 
     name = "fedpregnn"
-    settings_type: ClassVar[type] = FedPreGnnSettings
+    settings_type = FedPreGnnSettings
     settings: FedPreGnnSettings
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train in rounds, select by validation loss, and return the risks."""
-        require_both(known)
         settings = self.settings
         secret = self.noise_secret() if settings.private else None
-        seeds, streams = RunSeeds(self.seed, secret), Streams(self.seed)
-        rng = streams.numpy("validation people")
-        held_back = draw_validation_people(known, settings.validation_share, rng)
+        seeds = RunSeeds(self.seed, secret)
+        held_back = validation_people(self, known)
         results = known.status[held_back] == 1
         training = exclude_people(known, held_back)
         server = Federation(traces, training, settings, seeds, held_back, results)
-        best = train(
-            server,
-            Checkpointer.of(self, traces, known),
-            learning_rates=settings.learning_rates,
-            steps=settings.rounds,
-            check_every=settings.check_every,
-            patience=settings.patience,
-            unit="rounds",
-        )
+        checkpointer = Checkpointer.of(self, traces, known)
+        best = train(server, checkpointer, settings, settings.rounds, "rounds")
         odds = server.final_odds(best.parameters, training)
         curve = _fit_curve(odds[held_back], results)
         return Scores(
@@ -170,13 +154,13 @@ class FedPreGnn(Method):
         )
 
 
-def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
+def visits_of(traces: Traces) -> sp.csr_array:
     """Return the slots that each person spent at each item, (people, items)."""
-    windows = traces.clock.days if kind == "region-day" else 1
+    days = traces.clock.days
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     region = traces.by_slot[slot, person].astype(np.int64)
-    item = region * windows + slot // (traces.slots // windows)
-    shape = traces.people, len(traces.regions) * windows
+    item = region * days + slot // traces.clock.slots_per_day
+    shape = traces.people, len(traces.regions) * days
     visits = sp.csr_array((np.ones(len(item)), (person, item)), shape)
     visits.sort_indices()
     return visits
@@ -345,7 +329,7 @@ class Federation:
         self._settings, self._seeds = settings, seeds
         self._streams = Streams(seeds.seed)
         self._training, self._validation, self._results = training, validation, results
-        self.visits = visits = visits_of(traces, settings.item)
+        self.visits = visits = visits_of(traces)
         people, items = visits.shape
         exposed = settings.input == "exposure"
         self.layout = WeightLayout(settings.width, 2 if exposed else settings.width)
@@ -576,7 +560,7 @@ def release(
     row[~cover.true] = pseudo_rows(true, len(row) - len(true), rng)
     if noise is None:
         return Upload(model, cover.item, row)
-    clipped = clip(np.concatenate([model, row.ravel()]), noise.clip, noise.norm)
+    clipped = clip(np.concatenate([model, row.ravel()]), noise.clip)
     # The difference of two exponential variables is a Laplace variable.
     one, other = rng.standard_exponential((2, len(clipped)), np.float32)
     sent = clipped + np.float32(noise.scale) * (one - other)
@@ -593,16 +577,12 @@ def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
     return np.asarray(drawn @ spread + mean)
 
 
-def clip(value: Rows, bound: float, norm: Norm) -> Rows:
-    """Return ``value`` scaled so that its norm is at most ``bound`` after rounding.
+def clip(value: Rows, bound: float) -> Rows:
+    """Return ``value`` scaled so that no number exceeds ``bound`` after rounding.
 
     Raises ``DataError`` if a value is not finite: it would corrupt the sum.
     """
-    if norm == "linf":
-        length = float(np.abs(value).max(initial=0.0))
-    else:
-        exact = value.astype(np.float64)
-        length = math.sqrt(exact @ exact) if norm == "l2" else np.abs(exact).sum()
+    length = float(np.abs(value).max(initial=0.0))
     if not math.isfinite(length):
         raise DataError("a gradient is not finite: choose smaller learning_rates")
     if length <= bound:
@@ -636,21 +616,12 @@ def privacy_spent(
     any number of uploads. Keys with ``_naive`` give pure epsilon, composed over all
     values; the others give the smaller of that and epsilon at ``delta``.
 
-    The norm of an upload changes by at most 2 clip. Pure epsilon is the L1 distance
-    divided by the scale, so an L2 bound adds a factor sqrt(numbers), a maximum norm a
-    factor ``numbers``. The Renyi divergence of Laplace noise (Mironov 2017, table II)
-    is convex in the distance and 0 at 0. Under an L1 bound the worst case is therefore
-    one value that changes by the whole bound; under the maximum norm every value
-    changes; under an L2 bound the total is at most order x distance^2 / 2 (Bun and
-    Steinke 2016, prop. 1.4).
+    Every value changes by at most 2 clip. Pure epsilon is the sum of the distances
+    divided by the scale; Renyi divergences of Laplace noise (Mironov 2017, table II)
+    are summed, too.
     """
     reach = 2 * noise.clip / noise.scale
-    factor = {"l1": 1.0, "l2": math.sqrt(numbers), "linf": float(numbers)}[noise.norm]
-    naive = reach * factor
-    if noise.norm == "l2":
-        divergence = np.minimum(_ORDERS * reach**2 / 2, naive)
-    else:
-        divergence = _laplace_divergence(reach) * (1 if noise.norm == "l1" else numbers)
+    naive, divergence = reach * numbers, _laplace_divergence(reach) * numbers
     return {
         "epsilon_claimed": reach,
         "epsilon_round_naive": naive,

@@ -1,7 +1,6 @@
 """GAT: graph attention on the strongest contacts (Velickovic et al., ICLR 2018)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +9,8 @@ from torch.nn import functional
 from epifalcon.checks import Count
 from epifalcon.methods.graph_networks import (
     ContactGraphs,
-    Flat,
     Neighbourhood,
     NetworkMethod,
-    Skip,
     SkipSettings,
 )
 
@@ -33,50 +30,22 @@ class GatSettings(SkipSettings):
     heads_divide_width = True
 
 
-class Gat(NetworkMethod):
-    """Two attention layers and a linear head, plus a linear skip connection.
+class GatNetwork(nn.Module):
+    """Both attention layers and the head."""
 
-    The first layer has 4 heads of width 8, the second one head of width 16.
-    Differences from the paper:
-
-    - Four heads of width 8 instead of eight.
-    - A person attends to itself and its 32 strongest contacts instead of all
-      neighbours.
-    - The score of an edge has a term for log(1 + slots together), as with
-      ``edge_dim=1`` in PyTorch Geometric.
-    - The days of the input are concatenated, and a linear head follows the second
-      layer.
-    - A linear map of the person's own input is added to the log odds
-      (``graph_networks.Skip``); ``skip=False`` is the paper's network. AUC .682 without
-      and .706 with it; logistic regression on the same input: .710 (``epifalcon compare
-      --preset larger-sars --methods gat,exposure-logistic --seeds 1``).
-    """
-
-    name = "gat"
-    settings_type: ClassVar[type] = GatSettings
-    settings: GatSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a network of both layers and the head."""
-        near = graphs.neighbourhood(self.settings.partners, with_self=True)
-        flat = self.flat(graphs, channels)
-        network = _Network(near, flat, self.settings)
-        return Skip(network, flat) if self.settings.skip else network
-
-
-class _Network(nn.Module):
-    def __init__(self, near: Neighbourhood, flat: Flat, settings: GatSettings) -> None:
+    def __init__(
+        self, graphs: ContactGraphs, inputs: int, settings: GatSettings
+    ) -> None:
         super().__init__()
+        near = graphs.neighbourhood(settings.partners, with_self=True)
         width, heads, last = settings.width, settings.heads, settings.last_width
-        dropout = settings.dropout
-        self._flat, self._dropout = flat, dropout
-        self.first = GraphAttention(near, flat.width, heads, width // heads, dropout)
+        self._dropout = dropout = settings.dropout
+        self.first = GraphAttention(near, inputs, heads, width // heads, dropout)
         self.second = GraphAttention(near, width, 1, last, dropout)
         self.head = nn.Linear(last, 1)
 
-    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
-        rows = functional.elu(self.first(self._flat(x)))
+    def forward(self, rows: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        rows = functional.elu(self.first(rows))
         rows = functional.dropout(rows, self._dropout, self.training)
         rows = functional.elu(self.second(rows))
         odds: Tensor = self.head(rows)[:, 0]
@@ -104,7 +73,6 @@ class GraphAttention(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to ``x`` (people, width_in)."""
         edges, closeness = self._near.edges, self._near.closeness
         rows = self.rows(x).unflatten(1, (self._heads, -1))
         own, partner = (rows * self.own).sum(-1), (rows * self.partner).sum(-1)
@@ -113,3 +81,29 @@ class GraphAttention(nn.Module):
         share = edges.softmax(score)
         share = functional.dropout(share, self._dropout, self.training)
         return edges.product(share, rows).flatten(1) + self.bias
+
+
+class Gat(NetworkMethod):
+    """Two attention layers and a linear head, plus a linear skip connection.
+
+    The first layer has 4 heads of width 8, the second one head of width 16.
+    Differences from the paper:
+
+    - Four heads of width 8 instead of eight.
+    - A person attends to itself and its 32 strongest contacts instead of all
+      neighbours.
+    - The score of an edge has a term for log(1 + slots together), as with
+      ``edge_dim=1`` in PyTorch Geometric.
+    - The days of the input are concatenated, and a linear head follows the second
+      layer.
+    - A linear map of the person's own input is added to the log odds; ``skip=False``
+      is the paper's network. AUC .682 without and .706 with it; logistic regression
+      on the same input: .710 (``epifalcon compare --preset larger-sars --methods
+      gat,exposure-logistic --seeds 1``).
+    """
+
+    name = "gat"
+    settings_type = GatSettings
+    settings: GatSettings
+    network_type = GatNetwork
+    static = True

@@ -4,8 +4,7 @@ Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional
 Networks" (ICLR 2017), equation 2.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,59 +12,27 @@ from torch.nn import functional
 
 from epifalcon.methods.graph_networks import (
     ContactGraphs,
-    Flat,
     NetworkMethod,
-    Skip,
+    NetworkSettings,
     SkipSettings,
 )
-
-
-class Gcn(NetworkMethod):
-    """Two graph convolutions and a linear head, plus a linear skip connection.
-
-    The graph covers all slots and all contacts: the weight of an edge is the number
-    of slots that two people spent in one region. Differences from the paper:
-
-    - The days of the input are concatenated.
-    - The weight of a self-loop is the number of slots in which the person was
-      observed, the diagonal of the same product. The paper adds 1, which is
-      negligible compared with some thousand slots together.
-    - A linear head follows the second layer, and dropout follows each layer.
-    - A linear map of the person's own input is added to the log odds
-      (``graph_networks.Skip``); ``skip=False`` is the paper's network. AUC .694 without
-      and .708 with it; logistic regression on the same input: .710 (``epifalcon compare
-      --preset larger-sars --methods gcn,exposure-logistic --seeds 1``).
-    """
-
-    name = "gcn"
-    settings_type: ClassVar[type] = SkipSettings
-    settings: SkipSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a network of two layers of ``settings.width``."""
-        flat = self.flat(graphs, channels)
-        widths = (flat.width, self.settings.width, self.settings.width)
-        network = Convolutions(graphs, flat, widths, self.settings.dropout)
-        return Skip(network, flat) if self.settings.skip else network
 
 
 class Convolutions(nn.Module):
     """ReLU graph convolutions followed by a linear head."""
 
     def __init__(
-        self, graphs: ContactGraphs, flat: Flat, widths: Sequence[int], dropout: float
+        self, graphs: ContactGraphs, inputs: int, settings: NetworkSettings
     ) -> None:
         super().__init__()
-        self._flat, self._dropout = flat, dropout
+        widths = (inputs, *[settings.width] * getattr(settings, "layers", 2))
+        self._dropout = settings.dropout
         self.layers = nn.ModuleList(
-            GraphConvolution(graphs, *widths[at : at + 2])
-            for at in range(len(widths) - 1)
+            GraphConvolution(graphs, *both) for both in pairwise(widths)
         )
-        self.head = nn.Linear(widths[-1], 1)
+        self.head = nn.Linear(settings.width, 1)
 
-    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
-        rows = self._flat(x)
+    def forward(self, rows: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
         for layer in self.layers:
             rows = functional.relu(layer(rows))
             rows = functional.dropout(rows, self._dropout, self.training)
@@ -93,7 +60,6 @@ class GraphConvolution(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the convolution to ``x`` (people, width_in)."""
         if self._narrow_first:
             return self._spread(x @ self.weight) + self.bias
         return self._spread(x) @ self.weight + self.bias
@@ -101,3 +67,27 @@ class GraphConvolution(nn.Module):
     def _spread(self, x: Tensor) -> Tensor:
         scaled = self._scale * x
         return self._scale * (self._contacts.product(scaled) + self._own * scaled)
+
+
+class Gcn(NetworkMethod):
+    """Two graph convolutions and a linear head, plus a linear skip connection.
+
+    The graph covers all slots and all contacts: the weight of an edge is the number
+    of slots that two people spent in one region. Differences from the paper:
+
+    - The days of the input are concatenated.
+    - The weight of a self-loop is the number of slots in which the person was
+      observed, the diagonal of the same product. The paper adds 1, which is
+      negligible compared with some thousand slots together.
+    - A linear head follows the second layer, and dropout follows each layer.
+    - A linear map of the person's own input is added to the log odds; ``skip=False``
+      is the paper's network. AUC .694 without and .708 with it; logistic regression
+      on the same input: .710 (``epifalcon compare --preset larger-sars --methods
+      gcn,exposure-logistic --seeds 1``).
+    """
+
+    name = "gcn"
+    settings_type = SkipSettings
+    settings: SkipSettings
+    network_type = Convolutions
+    static = True

@@ -9,10 +9,11 @@ with results in the loss only.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,13 +22,8 @@ from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import Checked, Count, NonNegative, Share, whole
-from epifalcon.epidemic.test_results import (
-    TestResults,
-    draw_validation_people,
-    exclude_people,
-    random_folds,
-)
+from epifalcon.checks import Count, Share, whole
+from epifalcon.epidemic.test_results import TestResults, exclude_people, random_folds
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import (
     Contacts,
@@ -36,9 +32,14 @@ from epifalcon.hypergraph.contacts import (
     strongest,
 )
 from epifalcon.hypergraph.edge_attention import EdgeList
-from epifalcon.methods.base import Method, Scores, require_both
+from epifalcon.methods.base import Method, Scores
 from epifalcon.methods.contact_tracing import daily_exposure
-from epifalcon.methods.training import Checkpointer, LearningRates, seeded, train
+from epifalcon.methods.training import (
+    Checkpointer,
+    TrainingSettings,
+    train,
+    validation_people,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import tensors_under, threads
 from epifalcon.streams import Streams
@@ -46,23 +47,13 @@ from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings(Checked):
+class NetworkSettings(TrainingSettings):
     """Settings shared by all networks."""
 
-    input: Literal["exposure", "embedding"] = "exposure"
-    width: Count = 32
-    """Width of the hidden layers and of the embedding."""
     dropout: Share = 0.2
-    learning_rates: LearningRates = (0.01, 0.003)
-    """Candidate learning rates; the lowest validation loss selects one."""
-    weight_decay: NonNegative = 0.0005
     steps: Count = 300
     """Maximum number of steps per learning rate."""
-    check_every: Count = 5
-    patience: Count = 8
-    """Number of validations without improvement before training stops."""
     folds: Annotated[int, partial(whole, 2)] = 4
-    validation_share: Share = 0.1
     heads_divide_width: ClassVar[bool] = False
     """True if the setting ``heads`` of a subclass must divide ``width``."""
 
@@ -102,7 +93,6 @@ class ContactGraphs:
 
     @cached_property
     def contacts(self) -> Contacts:
-        """Contacts over all days."""
         return contacts_of(self.traces)
 
     @cached_property
@@ -175,6 +165,8 @@ class NetworkMethod(Method):
     """True if the visible results themselves are an input of the network."""
     network_type: ClassVar[Callable[..., nn.Module]]
     """Function that creates a network from graphs, channels and settings."""
+    static: ClassVar[bool] = False
+    """True for a network without time: its channels are those of all days together."""
 
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
         """Return a new network, which maps (x, status) to log odds (people,).
@@ -183,7 +175,9 @@ class NetworkMethod(Method):
         result: 1, 0, or -1 if unknown or masked. The global generator of torch is
         seeded before this call and before every step.
         """
-        return type(self).network_type(graphs, channels, self.settings)
+        network = type(self).network_type(graphs, channels, self.settings)
+        skip = channels if getattr(self.settings, "skip", False) else 0
+        return _Static(network, skip) if self.static else network
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
@@ -192,30 +186,13 @@ class NetworkMethod(Method):
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
 
-    def flat(
-        self, graphs: ContactGraphs, channels: int, days: int | None = None
-    ) -> "Flat":
-        """Return a module that maps x to one row per person, for static networks."""
-        once = self.settings.input == "embedding"
-        return Flat(channels, 1 if once else graphs.days if days is None else days)
-
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Train, select by validation loss, and return the risks of all people."""
-        require_both(known)
-        settings, streams = self.settings, Streams(self.seed)
-        rng = streams.numpy("validation people")
-        held_back = draw_validation_people(known, settings.validation_share, rng)
+        held_back, settings = validation_people(self, known), self.settings
         graphs = ContactGraphs(traces)
         batches = self.batches(traces, known, held_back)
         learner = _NetworkLearner(self, batches, self.builder(graphs, batches))
-        best = train(
-            learner,
-            Checkpointer.of(self, traces, known),
-            learning_rates=settings.learning_rates,
-            steps=settings.steps,
-            check_every=settings.check_every,
-            patience=settings.patience,
-        )
+        checkpointer = Checkpointer.of(self, traces, known)
+        best = train(learner, checkpointer, settings, settings.steps)
         learner.network.load_state_dict(best.parameters)
         risk = learner.risk(batches.final)
         # The final input contains the tested people's own results.
@@ -233,9 +210,13 @@ class NetworkMethod(Method):
     def builder(self, graphs: ContactGraphs, batches: Batches) -> Builder:
         """Return a function that creates a network with embedding and base rate."""
         x, width = batches.validation.x, self.settings.width
-        channels, people = (width, graphs.people) if x is None else (x.shape[-1], 0)
+        days, people, channels = graphs.days, graphs.people, width
+        if self.static:
+            days = 1
+        if x is not None:
+            people, channels = 0, x[0].numel() if self.static else x.shape[2]
         return lambda: _Whole(
-            self.network(graphs, channels), batches.base, graphs.days, people, width
+            self.network(graphs, channels), batches.base, days, people, width
         )
 
     def batches(self, traces: Traces, known: TestResults, held: PersonIds) -> Batches:
@@ -337,38 +318,33 @@ class _NetworkLearner:
             odds: Tensor = self.network(batch)
         return odds
 
-    def _seeded(self, what: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        return seeded(self._method.seed, f"{self._method.name} {self._rate} {what}")
+    @contextmanager
+    def _seeded(self, what: str) -> Iterator[None]:
+        """Seed torch's global generator; restore it on exit."""
+        name = f"{self._method.name} {self._rate} {what}"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(Streams(self._method.seed).seed_for(name))
+            yield
 
 
-class Flat(nn.Module):
-    """Concatenate the first ``days`` of x: (people, days x channels)."""
-
-    def __init__(self, channels: int, days: int) -> None:
-        super().__init__()
-        self._days, self.width = days, days * channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, : self._days].flatten(1)
-
-
-class Skip(nn.Module):
-    """Sum of ``network(x, status)`` and a linear map of each person's flattened input.
+class _Static(nn.Module):
+    """Network of the concatenated days, plus a linear map of ``skip`` inputs, if any.
 
     The network thus contains logistic regression on the same input. The weights of
     the map start at zero.
     """
 
-    def __init__(self, network: nn.Module, flat: Flat) -> None:
+    def __init__(self, network: nn.Module, skip: int) -> None:
         super().__init__()
-        self.network, self._flat = network, flat
-        self.linear = nn.Linear(flat.width, 1, bias=False)
-        nn.init.zeros_(self.linear.weight)
+        self.network = network
+        self.linear = nn.Linear(skip, 1, bias=False) if skip else None
+        if self.linear is not None:
+            nn.init.zeros_(self.linear.weight)
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
-        odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
-        return odds
+        rows = x.flatten(1)
+        odds: Tensor = self.network(rows, status)
+        return odds if self.linear is None else odds + self.linear(rows)[:, 0]
 
 
 class _Whole(nn.Module):

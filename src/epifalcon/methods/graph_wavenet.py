@@ -15,7 +15,6 @@ the layers and 64 in the sum (paper: 32 and 256, then 512); the output is log od
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +40,6 @@ class GraphWaveNetSettings(NetworkSettings):
     """Maximum number of layers, exceeded only if needed to cover all days."""
     diffusion_steps: CountOrZero = 2
     """Number of steps of each random walk per layer."""
-    adaptive: Literal["low-rank", "none"] = "low-rank"
-    """Kind of learnt adjacency; ``none`` uses the contacts only."""
     adaptive_width: Count = 10
     """Width of the two trainable vectors per person."""
 
@@ -94,14 +91,12 @@ def _cycles(reach: int, length: int) -> tuple[int, ...]:
 class WaveLayer(nn.Module):
     """Gated convolution over days, diffusion, residual, batch norm (equations 7, 8)."""
 
-    def __init__(
-        self, dilation: int, walks: int, settings: GraphWaveNetSettings
-    ) -> None:
+    def __init__(self, dilation: int, settings: GraphWaveNetSettings) -> None:
         super().__init__()
         width, self._steps = settings.width, settings.diffusion_steps
         self.dilation, self.kernel = dilation, 2 if dilation else 1
         self.both = nn.Linear(self.kernel * width, 2 * width)
-        self.graph = nn.Linear((1 + walks * self._steps) * width, width)
+        self.graph = nn.Linear((1 + 2 * self._steps) * width, width)
         self.dropout = nn.Dropout(settings.dropout)
         self.norm = nn.BatchNorm1d(width)
 
@@ -125,23 +120,17 @@ class GraphWaveNetNetwork(nn.Module):
         super().__init__()
         width, wide = settings.width, settings.skip_width
         self._contacts = graphs.contacts
-        self.adaptive = None
-        if settings.adaptive == "low-rank":
-            self.adaptive = LowRankAdaptive(graphs.people, settings.adaptive_width)
-        walks = 1 if self.adaptive is None else 2
+        self.adaptive = LowRankAdaptive(graphs.people, settings.adaptive_width)
         spans = dilations(graphs.days, settings.layers)
         self.first = nn.Linear(channels, width)
-        self.layers = nn.ModuleList(WaveLayer(span, walks, settings) for span in spans)
+        self.layers = nn.ModuleList(WaveLayer(span, settings) for span in spans)
         self.skips = nn.ModuleList(nn.Linear(width, wide) for _ in spans)
         self.last = nn.Sequential(
             nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1)
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
-        walks: list[Walk] = [self._contacts.mean]
-        if self.adaptive is not None:
-            walks.append(self.adaptive())
+        walks = self._contacts.mean, self.adaptive()
         x, total = self.first(x), torch.zeros(())
         for layer, skip in zip(self.layers, self.skips, strict=True):
             x = layer(x, walks)

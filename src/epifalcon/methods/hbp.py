@@ -21,7 +21,7 @@ import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import TransmissionFactor
-from epifalcon.checks import Checked, Count, CountOrZero, Share
+from epifalcon.checks import Checked, Count, CountOrZero
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.epidemic.test_results import TestErrors, TestResults
@@ -41,10 +41,6 @@ class HbpSettings(Checked):
     folds: CountOrZero = 4
     """Number of folds of the tested people, for out-of-fold risks. With 0, only a
     person's own messages are excluded from the person's risk."""
-    start_share: Share | None = None
-    """Share of people infected at the start of the traces, if the outbreak began
-    earlier; by default, the rule's number of seeds. With too small a share the
-    ranking is as good, but all risks are too low."""
 
 
 class Hbp(Method):
@@ -64,7 +60,6 @@ class Hbp(Method):
     damping: ClassVar[float] = FieldSettings.damping
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        """Infer the risks of all people by belief propagation."""
         inference = FieldSettings(
             sweeps=self.settings.sweeps,
             folds=self.settings.folds,
@@ -73,11 +68,8 @@ class Hbp(Method):
             damping=self.damping,
         )
         settings, context = FalconFieldSettings(field=inference), self.context
-        rule, share = context.rule, self.settings.start_share
-        if share is not None:
-            rule = with_infected_share(rule, share)
         site, schedule = run_in_process(
-            FieldTask.of(settings, context.pathogen, rule, TestErrors()),
+            FieldTask.of(settings, context.pathogen, context.rule, TestErrors()),
             traces,
             known,
             seed=self.seed,
@@ -106,7 +98,6 @@ class HbpTrueFactors(Hbp):
     sees_truth = True
 
     def factor(self, traces: Traces) -> TransmissionFactor:
-        """Return the true transmission factors of the outbreak."""
         truth, regions = self.truth, len(traces.regions)
         truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])

@@ -29,7 +29,6 @@ class Oracle(Method):
     sees_true_traces = True
 
     def score(self, traces: Traces, known: TestResults) -> Probabilities:  # noqa: ARG002
-        """Return the risks of all people from the ground truth; tests are not used."""
         truth = self.truth
         if traces.people != truth.people:
             raise DataError(

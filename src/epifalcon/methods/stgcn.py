@@ -96,7 +96,6 @@ class ChebyshevConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (people, days, inputs) to (people, days, outputs)."""
         # Theta first, then Clenshaw's sum: terms - 1 products of the outputs' width.
         parts = self.theta(x).chunk(self.terms, dim=2)
         one = two = torch.zeros(())
@@ -155,7 +154,6 @@ class StgcnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        """Compute log odds, (people,), from ``x`` (people, days, channels)."""
         odds: Tensor = self.last(self.blocks(x))
         return odds[:, 0, 0]
 

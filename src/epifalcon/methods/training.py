@@ -1,25 +1,28 @@
 """Training loop of all trained methods: early stopping, checkpoints, progress."""
 
-import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.checks import Positive, some
-from epifalcon.epidemic.test_results import TestResults
+from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, some
+from epifalcon.epidemic.test_results import TestResults, draw_validation_people
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.checkpoints import require_same
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.preparation import SiteData
 from epifalcon.machine import pages_reused
-from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
+from epifalcon.methods.base import (
+    BEST_STEP,
+    LEARNING_RATE,
+    STEP_LIMIT,
+    Method,
+    require_both,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import (
     read_tensors,
@@ -30,7 +33,7 @@ from epifalcon.models.tensor_files import (
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
-from epifalcon.types import Plain
+from epifalcon.types import PersonIds, Plain
 
 TRAINING = "training"
 """Name of the folder with the checkpoint of an unfinished training."""
@@ -39,7 +42,29 @@ _TENSORS = "tensors.safetensors"
 
 
 LearningRates = Annotated[tuple[Positive, ...], some]
-"""Candidate learning rates; the lowest validation loss selects one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Checked):
+    """Settings shared by all trained methods."""
+
+    input: Literal["exposure", "embedding"] = "exposure"
+    width: Count = 32
+    """Width of the hidden layers and of the embedding."""
+    learning_rates: LearningRates = (0.01, 0.003)
+    """Candidate learning rates; the lowest validation loss selects one."""
+    weight_decay: NonNegative = 0.0005
+    check_every: Count = 5
+    patience: Count = 8
+    """Number of validations without improvement before training stops."""
+    validation_share: Share = 0.1
+
+
+def validation_people(method: Method, known: TestResults) -> PersonIds:
+    """Draw the validation people; without both kinds of results, raise."""
+    require_both(known)
+    rng = Streams(method.seed).numpy("validation people")
+    return draw_validation_people(known, method.settings.validation_share, rng)
 
 
 class Learner(Protocol):
@@ -95,11 +120,9 @@ class Checkpointer:
     @classmethod
     def of(cls, method: Method, traces: Traces, known: TestResults) -> "Checkpointer":
         """Return a checkpointer for training ``method`` on these data."""
-        digest = hashlib.sha256()
-        for array in (traces.by_slot, known.person, known.positive, known.slot):
-            digest.update(f"{traces.clock.slots_per_day} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        own = {"method": method.name, "data_sha256": digest.hexdigest()}
+        arrays = SiteData(traces, known).arrays
+        data = digest(as_plain(traces.clock), arrays=arrays)
+        own = {"method": method.name, "data_sha256": data}
         settings = own | as_plain(method.settings)
         context = method.context
         return cls(
@@ -140,11 +163,8 @@ class Checkpointer:
 def train(
     learner: Learner,
     checkpointer: Checkpointer,
-    *,
-    learning_rates: tuple[float, ...],
+    settings: TrainingSettings,
     steps: int,
-    check_every: int,
-    patience: int,
     unit: str = "steps",
 ) -> Trained:
     """Train with each learning rate; return the parameters with the lowest loss.
@@ -154,6 +174,7 @@ def train(
     thread, so a resumed training gives bitwise equal results.
     """
     best, resumed = Trained(), checkpointer.load()
+    learning_rates, check_every = settings.learning_rates, settings.check_every
     if resumed is not None:
         # JSON has no infinity.
         figures: dict[str, Any] = {
@@ -171,7 +192,7 @@ def train(
                 best.rate, best.step, best.since, best.lowest = number, 0, 0, math.inf
             if not best.parameters:
                 best.parameters = _copied(learner.parameters())
-            while best.step < steps and best.since < patience:
+            while best.step < steps and best.since < settings.patience:
                 learner.step(best.step)
                 reuse_pages()
                 best.step += 1
@@ -199,14 +220,6 @@ def train(
                     checkpointer.save(best, learner.state())
                     due = perf_counter() + checkpointer.every_seconds
     return best
-
-
-@contextmanager
-def seeded(seed: int, name: str) -> Iterator[None]:
-    """Seed torch's global generator from ``seed`` and ``name``; restore it on exit."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Streams(seed).seed_for(name))
-        yield
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

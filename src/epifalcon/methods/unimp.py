@@ -15,7 +15,6 @@ from torch.nn import functional
 from epifalcon.checks import Count, Share
 from epifalcon.methods.graph_networks import (
     ContactGraphs,
-    Flat,
     Neighbourhood,
     NetworkMethod,
     NetworkSettings,
@@ -43,47 +42,18 @@ class UnimpBareSettings(UnimpSettings):
     input: Literal["exposure", "embedding"] = "embedding"
 
 
-class Unimp(NetworkMethod):
-    """Transformer layers with a gated residual and an embedding of the results.
+class UnimpNetwork(nn.Module):
+    """Transformer layers, each followed by a norm, and a linear head."""
 
-    Masked label prediction: the results of the targets are masked and the others are
-    inputs; the final prediction uses all. Reduced: two layers of 32 with two heads
-    (paper: three of 128); a person attends to the 32 strongest contacts. Adapted: the
-    targets are the folds of all networks, one per step (random in the paper), and a
-    share ``hidden_results`` is masked in addition; score and value of an edge have a
-    term for log(1 + slots together); the input days are concatenated; a linear head
-    follows.
-    """
-
-    name = "unimp"
-    settings_type: ClassVar[type] = UnimpSettings
-    settings: UnimpSettings
-    reads_results = True
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a network of ``settings.layers`` layers and the head."""
-        near = graphs.neighbourhood(self.settings.partners, with_self=False)
-        flat = self.flat(graphs, channels)
-        return _Network(near, flat, self.settings, self.reads_results)
-
-
-class UnimpBare(Unimp):
-    """UniMP as in the authors' program: a free embedding as input, no results."""
-
-    name = "unimp-bare"
-    settings_type: ClassVar[type] = UnimpBareSettings
-    settings: UnimpBareSettings
-    reads_results = False
-
-
-class _Network(nn.Module):
     def __init__(
-        self, near: Neighbourhood, flat: Flat, settings: UnimpSettings, reads: bool
+        self, graphs: ContactGraphs, inputs: int, settings: UnimpSettings
     ) -> None:
         super().__init__()
+        near = graphs.neighbourhood(settings.partners, with_self=False)
         width, each = settings.width, settings.width // settings.heads
-        self._flat, self._dropout = flat, settings.dropout
-        self.first = nn.Linear(flat.width, width)
+        self._dropout = settings.dropout
+        self.first = nn.Linear(inputs, width)
+        reads = not isinstance(settings, UnimpBareSettings)
         self.results = Results(width, settings.hidden_results) if reads else None
         self.layers = nn.ModuleList(
             GraphTransformer(near, width, settings.heads, each, settings.dropout)
@@ -92,9 +62,8 @@ class _Network(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in self.layers)
         self.head = nn.Linear(width, 1)
 
-    def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        """Compute log odds from x (people, days, channels) and status (people,)."""
-        rows = self.first(self._flat(x))
+    def forward(self, rows: Tensor, status: Tensor) -> Tensor:
+        rows = self.first(rows)
         if self.results is not None:
             rows = rows + self.results(status)
         for layer, norm in zip(self.layers, self.norms, strict=True):
@@ -117,7 +86,6 @@ class Results(nn.Module):
         self.rows = nn.Parameter(torch.randn(2, width) / math.sqrt(width))
 
     def forward(self, status: Tensor) -> Tensor:
-        """Return the embedding of ``status``, (people, width)."""
         shown = status >= 0
         if self.training:
             shown = shown & (torch.rand(len(status)) >= self._hidden)
@@ -148,7 +116,6 @@ class GraphTransformer(nn.Module):
         nn.init.xavier_uniform_(self.close)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to ``x`` (people, width_in)."""
         edges, closeness = self._near.edges, self._near.closeness
         maps = (self.query, self.key, self.value)
         query, key, value = (made(x).view(-1, *self._shape) for made in maps)
@@ -164,3 +131,32 @@ class GraphTransformer(nn.Module):
         gate = self.gate(torch.cat(parts, dim=-1)).sigmoid()
         made: Tensor = gate * residual + (1 - gate) * found
         return made
+
+
+class Unimp(NetworkMethod):
+    """Transformer layers with a gated residual and an embedding of the results.
+
+    Masked label prediction: the results of the targets are masked and the others are
+    inputs; the final prediction uses all. Reduced: two layers of 32 with two heads
+    (paper: three of 128); a person attends to the 32 strongest contacts. Adapted: the
+    targets are the folds of all networks, one per step (random in the paper), and a
+    share ``hidden_results`` is masked in addition; score and value of an edge have a
+    term for log(1 + slots together); the input days are concatenated; a linear head
+    follows.
+    """
+
+    name = "unimp"
+    settings_type: ClassVar[type] = UnimpSettings
+    settings: UnimpSettings
+    network_type = UnimpNetwork
+    static = True
+    reads_results = True
+
+
+class UnimpBare(Unimp):
+    """UniMP as in the authors' program: a free embedding as input, no results."""
+
+    name = "unimp-bare"
+    settings_type: ClassVar[type] = UnimpBareSettings
+    settings: UnimpBareSettings
+    reads_results = False

@@ -34,12 +34,7 @@ from epifalcon.experiments.run_folder import (
     RunInputs,
     create_run_folder,
 )
-from epifalcon.experiments.simulation import (
-    CityInputs,
-    Epidemic,
-    prepare,
-    run_epidemics,
-)
+from epifalcon.experiments.simulation import prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
@@ -72,8 +67,8 @@ _GROWS = [
     *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
 ]
 """Name prefixes of files that may be added to the folder of a comparison later."""
-_CITIES, _EPIDEMICS = 2, 3
-"""Maximum numbers of cities and epidemics cached for other cells."""
+_CACHED = 5
+"""Maximum number of cities and epidemics cached for other cells."""
 _MOST_VISITS = 20_000_000
 """Largest city that is cached, in people times slots: 80 MB."""
 
@@ -245,25 +240,23 @@ class Simulations:
     """Simulator of run inputs, with a cache of cities and outbreaks."""
 
     def __init__(self) -> None:
-        self._cities: dict[str, CityInputs] = {}
-        self._epidemics: dict[str, Epidemic] = {}
+        self._cache: dict[str, Any] = {}
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
         settings = {"city": as_plain(experiment.city), "seed": seed}
         key = fingerprint(settings)
-        city = self._cities.get(key) or prepare(plan.name, experiment, seed)
+        city = self._cache.get(key) or prepare(plan.name, experiment, seed)
         for part in ("pathogen", "outbreak", "labels"):
             settings[part] = as_plain(getattr(experiment, part))
         outbreak = fingerprint(settings)
-        traces = city.traces
-        epidemic = self._epidemics.get(outbreak)
+        epidemic = self._cache.get(outbreak)
         if epidemic is None:
-            epidemic = next(run_epidemics(experiment, traces, seed))
-        if traces.people * traces.slots <= _MOST_VISITS:
-            _put(self._cities, key, city, _CITIES)
-            _put(self._epidemics, outbreak, epidemic, _EPIDEMICS)
+            epidemic = next(run_epidemics(experiment, city.traces, seed))
+        if city.traces.by_slot.size <= _MOST_VISITS:
+            newest = list((self._cache | {key: city, outbreak: epidemic}).items())
+            self._cache = dict(newest[-_CACHED:])
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"
@@ -278,12 +271,6 @@ class Simulations:
         return RunInputs(
             folder, prepared, seed, reported, known, epidemic, threads, True
         )
-
-
-def _put(cache: dict[str, Any], key: str, value: object, limit: int) -> None:
-    cache.setdefault(key, value)
-    while len(cache) > limit:
-        del cache[next(iter(cache))]
 
 
 def create_comparison(plan: Plan, threads: int, simulations: Simulations) -> int:

@@ -4,9 +4,7 @@ Each run has its own seed and half of the tests; other people count as untested.
 ``attacks.membership`` infers membership and results from the scores of these runs.
 """
 
-import hashlib
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,19 +13,18 @@ from epifalcon import store
 from epifalcon.attacks import membership
 from epifalcon.attacks.membership import Shadows
 from epifalcon.checks import whole
-from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.checkpoints import require_same
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.preparation import SiteData
 from epifalcon.methods.base import Context
-from epifalcon.methods.registry import entry, method_class
-from epifalcon.mobility.traces import Traces
+from epifalcon.methods.registry import method_class
 from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams, derived_secret
-from epifalcon.types import Mask, PersonIds
 
 _KIND = "shadow-run"
 _NAME = "shadow runs"
@@ -35,50 +32,29 @@ _SHARE = 0.5
 """Share of the tested people drawn for each run."""
 
 
-@dataclass(frozen=True, eq=False)
-class ShadowRuns:
-    """The scores of tested people in all runs."""
-
-    person: PersonIds
-    """(people,) ids of the tested people, ascending."""
-    infected: Mask
-    """(people,) True for a positive test result."""
-    shadows: Shadows
-    """(runs, people) scores, and the people whose tests each run used."""
-
-
 def run_shadows(
-    folder: Path,
-    traces: Traces,
-    known: TestResults,
-    method: str,
-    settings: Any = None,  # noqa: ANN401
-    *,
-    runs: int = 16,
-    context: Context | None = None,
-    seed: int = 0,
-) -> ShadowRuns:
-    """Train ``method`` on half of the tests, ``runs`` times; store runs in ``folder``.
+    run: FinishedRun,
+    settings: Any,  # noqa: ANN401
+    runs: int,
+    context: Context,
+) -> Shadows:
+    """Train the method of ``run`` on half of the tests, ``runs`` times.
 
-    Stored runs are loaded, so that a call can be resumed; runs of other data, settings
-    or seed raise ``DataError``. ``seed`` determines all random draws;
-    ``context.progress`` is called for each run.
+    Returns the scores of tested people. Stored runs are loaded, so that a call can be
+    resumed; runs of other data, settings or seed raise ``DataError``.
     """
     whole(4, runs=runs)
-    context = Context() if context is None else context
-    known.require_people_of(traces)
-    if entry(method).is_ceiling:
-        raise SettingsError(f"{method} uses the ground truth: nothing to attack")
+    traces, known, seed = run.traces, run.known, run.seed
     person = np.flatnonzero(known.tested).astype(np.int32)
     if len(person) < 4:
         raise DataError(f"{len(person)} people were tested: too few to attack")
-    estimator = method_class(method)
-    own = estimator.settings_type() if settings is None else settings
+    estimator = method_class(run.method)
+    rates = map(as_plain, (traces.clock, context.pathogen, context.rule))
     identity = {
-        "method": method,
-        "settings": as_plain(own),
+        "method": run.method,
+        "settings": as_plain(settings),
         "share": _SHARE,
-        "data_sha256": _data_sha256(traces, known, context),
+        "data_sha256": digest(*rates, arrays=SiteData(traces, known).arrays),
     }
     score, included = [], []
     for number in range(runs):
@@ -89,7 +65,7 @@ def run_shadows(
         inside[rng.choice(person, count, replace=False)] = True
         run_seed = Streams(seed).seed_for(f"shadow run {number}")
         origin = store.Origin.now(identity, run_seed)
-        place = folder / f"run-{number:03d}"
+        place = run.place / "shadows" / f"run-{number:03d}"
         if not place.is_dir():
             secret = context.secret
             if secret is not None:
@@ -108,23 +84,7 @@ def run_shadows(
         score.append(np.array(stored["risk"]))
         included.append(inside[person])
     context.progress(_NAME, runs, runs)
-    infected = known.status[person] == 1
-    return ShadowRuns(person, infected, Shadows(np.stack(score), np.stack(included)))
-
-
-def _data_sha256(traces: Traces, known: TestResults, context: Context) -> str:
-    """Return a SHA-256 hash of traces, tests and disease parameters."""
-    digest = hashlib.sha256()
-    rates = {
-        "clock": as_plain(traces.clock),
-        "pathogen": as_plain(context.pathogen),
-        "rule": as_plain(context.rule),
-    }
-    digest.update(repr(sorted(rates.items())).encode())
-    for array in (traces.by_slot, known.person, known.positive, known.slot):
-        digest.update(f"{array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    return Shadows(np.stack(score), np.stack(included))
 
 
 def inferences(
@@ -145,17 +105,8 @@ def inferences(
         secret=run.secret,
         insecure_seed=run.insecure_seed,
     )
-    shadow_runs = run_shadows(
-        run.place / "shadows",
-        run.traces,
-        run.known,
-        run.method,
-        settings,
-        runs=runs,
-        context=context,
-        seed=run.seed,
-    )
-    inferred = membership.infer(shadow_runs.shadows, shadow_runs.infected)
+    shadows = run_shadows(run, settings, runs, context)
+    inferred = membership.infer(shadows, run.known.status[run.known.tested] == 1)
     without = "the same without the own test: what others' tests reveal"
     attacks = []
     for name, what, summary in (
