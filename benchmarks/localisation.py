@@ -19,7 +19,7 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import MobilityProfile, forward_backward
+from epifalcon.attacks.localisation import forward_backward
 from epifalcon.attacks.recurrence import recurrence
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
@@ -49,10 +49,10 @@ def _run() -> dict[str, Any]:
     nothing = np.zeros((len(traces.regions), traces.clock.days))
     pseudo = generate(traces, model, nothing, settings, streams.numpy("pseudo"))
     candidates = Candidates.of_pseudo(pseudo)
-    layout, profile = timed(lambda: MobilityProfile.of(model))
+    layout, _ = timed(lambda: model.transitions)
     loop = plain.PlainModel(model)
     lives = [plain.claims_of(candidates, person) for person in range(_LOOP_PEOPLE)]
-    likely = forward_backward(candidates, profile)
+    likely = forward_backward(candidates, model)
     apart = _apart(
         candidates, likely, [plain.forward_backward(one, loop) for one in lives]
     )
@@ -60,7 +60,7 @@ def _run() -> dict[str, Any]:
         raise SystemExit(f"posteriors differ by {apart:.2g}: nothing to compare")
     took = best(
         {
-            "ours": (lambda: forward_backward(candidates, profile), 3),
+            "ours": (lambda: forward_backward(candidates, model), 3),
             "peer": (lambda: [plain.forward_backward(one, loop) for one in lives], 3),
             "recurrence": (lambda: recurrence(candidates), 3),
         }

@@ -25,7 +25,6 @@ from epifalcon.privacy.accounting import (
     log_delta_of,
     mu_for,
     paper_sigma,
-    reference_epsilon,
     sigma_for,
 )
 from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
@@ -179,7 +178,6 @@ TABLE = {
     partial(gaussian_mu, 0.1, 0.1): {"releases": [-1]},
     partial(sigma_for, 8, 1e-6, 0.1): {"releases": [0]},
     partial(paper_sigma, delta=1e-6, clip=0.1, rounds=1): {"epsilon": [0]},
-    partial(reference_epsilon, 1.0, 1): {"method": ["guess"]},
     partial(Releases, day=1, person=1): {"visit": [0]},
     partial(Releases, visit=1, person=12): {"day": [13]},
     partial(Terms, releases=ONE_VECTOR): {"channel": [" "]},

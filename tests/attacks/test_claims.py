@@ -59,14 +59,8 @@ def test_what_is_refused():
     shape, clock = (found.people, found.regions), found.clock
     with pytest.raises(DataError, match="twice"):
         Candidates.of_claims(person[[0, 0]], key[[0, 0]], *shape, clock)
-    with pytest.raises(DataError, match="expected 0 to 5"):
-        Candidates.of_claims(person + 1, key, *shape, clock)
-    with pytest.raises(DataError, match="key runs"):
-        Candidates.of_claims(person, key + 1000, *shape, clock)
     with pytest.raises(SettingsError, match="window_slots=3 must divide"):
         Candidates.of_claims(person, key, *shape, clock, 3)
-    with pytest.raises(DataError, match="one value per claim"):
-        found.about_claims("evidence", np.zeros(3))
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -156,14 +150,8 @@ def test_the_interval_draws_people_not_slots():
 def test_guesses_that_do_not_fit_are_refused():
     found = two_people()
     good = name_best(found, np.zeros(7))
-    with pytest.raises(DataError, match="NaN"):
-        name_best(found, np.full(7, np.nan))
     with pytest.raises(DataError, match="1 true places are not"):
         true_claims(found, traces_of([[3, 2], [0, -1]]))
-    with pytest.raises(DataError, match="people, regions, slots"):
-        true_claims(found, traces_of([[3], [0]]))
-    with pytest.raises(DataError, match="expected bool"):
-        localisation_error(good, found, np.zeros(7))
     with pytest.raises(DataError, match="nothing to evaluate"):
         localisation_error(good, found, np.zeros(7, bool))
 

@@ -14,7 +14,7 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import MobilityProfile, forward_backward
+from epifalcon.attacks.localisation import forward_backward, log_visits
 from epifalcon.attacks.recurrence import (
     RepeatReliability,
     ShadowCity,
@@ -26,7 +26,7 @@ from epifalcon.attacks.recurrence import (
     recurrence,
     slots_of_set,
 )
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.pseudo_generators import generate
@@ -76,18 +76,15 @@ def test_the_guess_errs_as_the_plain_attack_does():
 def test_the_evidence_weighs_counts_their_logs_and_visits():
     found, _ = attacked(1)
     counted = recurrence(found)
-    profile = MobilityProfile.of(claims.model_of(claims.town(np.random.default_rng(1))))
-    visits = profile.log_visits(found)
+    model = claims.model_of(claims.town(np.random.default_rng(1)))
+    visits = log_visits(found, model)
     wanted = 2 * counted.same_hour + 3 * counted.any_hour + 0.5 * visits
     wanted += 4 * np.log(0.01 + counted.same_hour) - np.log(0.01 + counted.any_hour)
     got = features(counted, visits) @ [2.0, 4.0, 3.0, -1.0, 0.5]
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_refused():
-    found, _ = attacked(0)
-    with pytest.raises(DataError, match="from 0 to 1"):
-        recurrence(found, np.full(found.claims, 2.0))
+def test_windows_over_midnight_are_refused():
     with pytest.raises(SettingsError, match="must divide the day"):
         recurrence(attacked(0, 8)[0])
 
@@ -111,11 +108,11 @@ def learnt(method="walk"):
 
 def test_together_is_better_than_either_alone_on_a_town_not_rehearsed():
     attacked = place(2)
-    found, profile = attacked.candidates, attacked.profile
-    moves = attacked.error(forward_backward(found, profile))
-    guess = name_best(found, recurrence(found).same_hour, profile.log_visits(found))
+    found, model = attacked.candidates, attacked.model
+    moves = attacked.error(forward_backward(found, model))
+    guess = name_best(found, recurrence(found).same_hour, log_visits(found, model))
     alone = localisation_error(guess, found, attacked.truth).error
-    both = attacked.error(combined(found, profile, learnt()))
+    both = attacked.error(combined(found, model, learnt()))
     assert both < min(moves, alone) - 0.02
 
 
@@ -126,7 +123,7 @@ def test_believing_what_the_pass_before_found_lowers_the_error():
 
 def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
     own, passes = place(1), learnt()
-    got = combined(own.candidates, own.profile, passes)
+    got = combined(own.candidates, own.model, passes)
     assert own.error(got) == pytest.approx(passes[-1].error, abs=1e-12)
     errors = [one.error for one in passes]
     assert errors == sorted(errors, reverse=True)
@@ -134,12 +131,12 @@ def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
 
 def test_without_passes_it_is_the_moves_alone_and_evidence_enters_both():
     own = place(2)
-    found, profile = own.candidates, own.profile
+    found, model = own.candidates, own.model
     evidence = np.random.default_rng(0).normal(size=found.claims)
-    alone = forward_backward(found, profile, evidence)
-    np.testing.assert_array_equal(combined(found, profile, (), evidence), alone)
+    alone = forward_backward(found, model, evidence)
+    np.testing.assert_array_equal(combined(found, model, (), evidence), alone)
     sure = np.where(own.truth, 0.0, -500.0)
-    assert own.error(combined(found, profile, learnt(), sure)) == 0
+    assert own.error(combined(found, model, learnt(), sure)) == 0
 
 
 def test_the_weights_are_where_the_likelihood_is_flat():
@@ -179,7 +176,7 @@ def drawn_sets(rng, count, size):
 
 
 def compare(found, model, evidence=None):
-    got = by_sets(found, MobilityProfile.of(model), None, evidence)
+    got = by_sets(found, model, None, evidence)
     wanted = set_lives.chances(found, 0, model, evidence)
     return claims.ragged(found, got, 0), wanted
 
@@ -217,9 +214,9 @@ def test_recurring_lives_are_found_better_than_slot_by_slot():
     """On a town that was not rehearsed, with what the rehearsal chose."""
     own, attacked = roomy(1), roomy(2)
     belief, passes = learn_sets(own, np.random.default_rng(0)), learn(own)
-    found, profile = attacked.candidates, attacked.profile
-    slots = attacked.error(combined(found, profile, passes))
-    sets = by_sets(found, profile, belief, claimed=attacked.claimed)
+    found, model = attacked.candidates, attacked.model
+    slots = attacked.error(combined(found, model, passes))
+    sets = by_sets(found, model, belief, claimed=attacked.claimed)
     assert attacked.error(sets) < slots - 0.05
 
 
@@ -240,23 +237,23 @@ def test_faint_hints_add_up_over_the_slots_of_a_set():
     rng = np.random.default_rng(9)
     found, truth = strangers(rng)
     others = claims.town(rng, people=30, regions=40)
-    profile = MobilityProfile.of(claims.model_of(others))
+    model = claims.model_of(others)
     # A log ratio of a noisy 1 or 0: by itself hardly more than a guess.
     sigma = 1.5
     evidence = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
     alone = localisation_error(name_best(found, evidence), found, truth).error
     power = RepeatReliability(power=0.02)
-    pooled = by_sets(found, profile, power, evidence)
+    pooled = by_sets(found, model, power, evidence)
     together = localisation_error(name_best(found, pooled), found, truth).error
     assert together < alone - 0.05
 
 
 def test_how_many_claim_a_place_tells_once_for_each_set():
     found = life([0, 0, -1, 0, 0, -1], [[2, 5]])
-    region, profile = found.region, MobilityProfile.of(model_of(2))
+    region, model = found.region, model_of(2)
     claimed = np.where(region == 2, 1, 9)
-    flat = by_sets(found, profile, RepeatReliability(crowd=2.0))
-    evidence = by_sets(found, profile, RepeatReliability(crowd=2.0), claimed=claimed)
+    flat = by_sets(found, model, RepeatReliability(crowd=2.0))
+    evidence = by_sets(found, model, RepeatReliability(crowd=2.0), claimed=claimed)
     few, many = evidence[region == 2][0], evidence[region == 5][0]
     before = flat[region == 2][0] / flat[region == 5][0]
     # Squared, and not once more for each of the four slots.
@@ -281,19 +278,19 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     rng = np.random.default_rng(0)
     belief = learn_sets(own, rng)
     assert belief.power < 1
-    found, profile = attacked.candidates, attacked.profile
+    found, model = attacked.candidates, attacked.model
     hint = 0.05 * (attacked.truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(
         found.claims
     )
     tried = (belief, hint), (replace(belief, power=1.0), hint), (belief, None)
     learnt, plain, alone = (
-        attacked.error(by_sets(found, profile, *one, attacked.claimed)) for one in tried
+        attacked.error(by_sets(found, model, *one, attacked.claimed)) for one in tried
     )
     assert learnt < plain - 0.02
     assert learnt < alone - 0.05
-    tempered = by_sets(found, profile, belief)
+    tempered = by_sets(found, model, belief)
     filled = found.start[:-1][np.diff(found.start) > 0]
     assert np.allclose(np.add.reduceat(tempered, filled), 1)
-    again = by_sets(found, profile, replace(belief, power=1.0))
+    again = by_sets(found, model, replace(belief, power=1.0))
     assert np.corrcoef(tempered, again)[0, 1] > 0.9
     assert tempered.max() < again.max()

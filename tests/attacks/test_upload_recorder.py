@@ -186,38 +186,12 @@ def test_presence_sent_by_devices_is_stored_and_resumed():
         view.record(0, PresenceUpload(who.keys[1:], changed[0].counts[1:]))
 
 
-def test_a_message_of_several_people_is_taken_apart():
-    terms = terms_of(rounds=2)
-    who = People(terms, 3)
-    one, other = (who.view([0, 2]) for _ in range(2))
-    for number in range(2):
-        parts = [who.upload(person, number, "upload/0") for person in range(3)]
-        keys = np.concatenate([part.keys for part in parts])
-        order = np.argsort(keys, kind="stable")
-        rows = torch.cat([part.rows for part in parts])[torch.from_numpy(order)]
-        person = np.concatenate([part.person for part in parts])[order]
-        other.record(9, LocationUpload(number, "upload/0", keys[order], rows, person))
-        for part in parts:
-            one.record(0, part)
-        for view in (one, other):
-            for cohort in range(3):
-                view.record(cohort, gradient(number))
-    assert same(one.statistics(), other.statistics())
-
-
-def test_rounds_must_come_whole_and_in_order():
-    terms = terms_of()
-    who = People(terms, 1)
+def test_uploads_for_other_places_are_refused():
+    who = People(terms_of(), 1)
     view = who.view()
     first = who.upload(0, 0, "upload/0")
     view.record(0, first)
-    with pytest.raises(DataError, match="is incomplete"):
-        view.statistics()
-    with pytest.raises(DataError, match="round 0, expected 1"):
-        view.record(0, first)
     view.record(0, gradient(0))
-    with pytest.raises(DataError, match="round 2, expected 1"):
-        view.record(0, gradient(2))
     rest = first.keys[1:], first.rows[1:], first.person[1:]
     fewer = LocationUpload(1, "upload/0", *rest)
     with pytest.raises(DataError, match="claims other places"):
@@ -225,12 +199,9 @@ def test_rounds_must_come_whole_and_in_order():
     assert view.statistics().rounds == 1
 
 
-def test_sums_of_cohorts_are_refused_and_scoring_and_strangers_ignored():
+def test_scoring_and_strangers_are_ignored():
     who = People(terms_of(), 2)
     view = who.view([0])
-    sums = LocationUpload(0, "upload/0", np.arange(3), torch.ones(3, 5))
-    with pytest.raises(DataError, match="uploads per person"):
-        view.record(0, sums)
     view.record(0, who.upload(0, 7, "scoring/0"))
     view.record(1, who.upload(1, 7, "upload/0"))
     view.record(1, gradient(7))

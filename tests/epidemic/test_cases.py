@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.cases import Cases, CaseSettings, all_cases, reported_cases
+from epifalcon.epidemic.cases import CaseSettings, all_cases, reported_cases
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from tests.epidemic.worlds import FAST, known_of, mixing_city, traces_of
 from tests.oracles.cities import cities
 
@@ -124,10 +124,4 @@ def test_what_does_not_fit_is_refused():
         reported_cases(known_of(3, [(0, 0, 1)]), city)
     with pytest.raises(DataError, match="a test is in slot 24"):
         reported_cases(known_of(40, [(0, 24, 0)]), city)
-    with pytest.raises(SettingsError, match="measure='odds'"):
-        Cases(np.zeros((2, 2)), "all", 0, "odds")
-    with pytest.raises(SettingsError, match="source='some'"):
-        Cases(np.zeros((2, 2)), "some")
-    with pytest.raises(DataError, match="0 or more"):
-        Cases(-np.ones((2, 2)), "all")
     assert reported_cases(known_of(40, []), city).by_region_and_day.sum() == 0

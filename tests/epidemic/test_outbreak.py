@@ -90,20 +90,6 @@ def test_regions_against_the_loop():
                 expected[region, CITY.clock.day_of_slot(slot)] += 1
     found = outbreak.infectious_by_region_and_day(CITY)
     np.testing.assert_array_equal(found, expected)
-    other = mixing_city(people=7)
-    with pytest.raises(DataError, match="traces have 7 people"):
-        outbreak.infectious_by_region_and_day(other)
-
-
-def test_attack_rate_by_home():
-    outbreak = outbreak_of()
-    home = np.arange(CITY.people, dtype=np.int32) % 5
-    home[home == 4] = -1
-    rate = outbreak.attack_rate_by_region(home, 6)
-    infected = outbreak.ever_infected()
-    for region in range(4):
-        assert rate[region] == infected[home == region].mean()
-    assert np.isnan(rate[4:]).all()
 
 
 UNEVEN = dataclasses.replace(RULE, regional_sigma=1.5, dispersion=0.5)

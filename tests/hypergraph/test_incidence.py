@@ -4,12 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.hypergraph.incidence import (
-    Incidence,
-    Rows,
-    distinct_members,
-    sum_of_edges,
-)
+from epifalcon.hypergraph.incidence import Incidence, distinct_members, sum_of_edges
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from tests.hypergraph.hypergraphs import by_hand, incidences
@@ -66,52 +61,10 @@ def test_a_window_must_divide_the_trace():
         Incidence.of(city_of([[0], [0], [1], [0]]), window_slots=3)
 
 
-@pytest.mark.parametrize(
-    ("people", "message"),
-    [
-        ([], "at least one"),
-        ([2], "0 to 1"),
-        ([-1], "0 to 1"),
-        ([0, 0], "twice"),
-        (np.array([True, False]), "list of ids"),
-        (np.array([0.0, 1.0]), "list of ids"),
-    ],
-)
-def test_a_cohort_is_made_of_people_there_are(people, message):
-    with pytest.raises(DataError, match=message):
-        by_hand(2, [[0, 1]]).restrict(people)
-
-
 def test_keys_that_are_not_listed_are_named():
     inc = by_hand(2, [[0, 1], [1]])
     with pytest.raises(DataError, match="1 edges are not listed, first 1"):
         inc.places_in(np.array([0], np.int64))
-
-
-@pytest.mark.parametrize(
-    ("start", "member", "key"),
-    [
-        ([0, 2], [1, 0], [0]),
-        ([0, 2], [0, 0], [0]),
-        ([0, 2], [0, 2], [0]),
-        ([0, 2], [-1, 0], [0]),
-        ([0, 1], [0, 1], [0]),
-        ([0, 1, 1], [0], [0, 1]),
-        ([0, 1, 2], [0, 1], [1, 0]),
-        ([0, 1], [0], [9]),
-        ([0, 1], [0], [-1]),
-    ],
-)
-def test_a_record_that_is_not_a_hypergraph_is_refused(start, member, key):
-    rows = Rows(np.array(start, np.int64), np.array(member, np.int32))
-    with pytest.raises(DataError):
-        Incidence(2, 3, 3, np.array(key, np.int64), rows)
-
-
-def test_a_record_of_the_wrong_types_is_refused():
-    rows = Rows(np.array([0, 1], np.int64), np.array([0], np.int64))
-    with pytest.raises(DataError, match="index is int64"):
-        Incidence(2, 3, 3, np.array([0], np.int64), rows)
 
 
 def test_a_record_cannot_be_changed():

@@ -7,12 +7,7 @@ from scipy import stats
 from epifalcon.mobility import subsample
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
-from epifalcon.mobility.subsample import (
-    ReportingSettings,
-    keep_last_days,
-    keep_share,
-    report,
-)
+from epifalcon.mobility.subsample import ReportingSettings, keep_last_days, report
 from epifalcon.mobility.traces import Traces
 from tests.oracles.cities import cities
 
@@ -25,7 +20,8 @@ def observed(traces: Traces) -> np.ndarray:
 
 
 def selected(traces: Traces, share: float, seed: int = 0) -> Traces:
-    return keep_share(traces, share, np.random.default_rng(seed))
+    chosen = ReportingSettings(trace_share=share)
+    return report(traces, chosen, np.random.default_rng(seed))
 
 
 def uniform(people: int, slots: int, **clock) -> Traces:

@@ -30,9 +30,7 @@ class PlainModel:
         cells = zip(*(part.tolist() for part in joint.coords), strict=True)
         self.known = dict(zip(cells, joint.data.tolist(), strict=True))
         self.total = model.transitions.total.reshape(model.visits.shape).tolist()
-        self.visits = [
-            np.exp(model.log_visits(t)).tolist() for t in range(model.slots_per_day)
-        ]
+        self.visits = np.exp(model.log_visits).tolist()
         self.epsilon, self.day = model.epsilon, model.slots_per_day
         self.centre = model.regions.centre_km.tolist()
 
@@ -80,7 +78,7 @@ def _tables(claims: Claims, seen: list[int], model: MobilityModel, width: int):
     for number, window in enumerate(seen):
         slot, here = window * width, np.array(claims[window])
         if number == 0:
-            table = np.exp(model.log_visits(slot)[here])[None]
+            table = np.exp(model.log_visits[slot % model.slots_per_day, here])[None]
         else:
             before = np.array(claims[seen[number - 1]])
             step = (slot - 1) % model.slots_per_day

@@ -26,7 +26,7 @@ def chances(found: Candidates, person: int, model: MobilityModel, evidence=None)
         here, slot = distinct.index(claims), window * found.window_slots
         regions, chosen = np.array(claims, np.int32), lives[:, here]
         if before is None:
-            total += model.log_visits(slot)[regions][chosen]
+            total += model.log_visits[slot % model.slots_per_day][regions][chosen]
         else:
             was = np.array(distinct[before], np.int32)
             moves = transition(model, slot - 1, was[:, None], regions, normalised=True)

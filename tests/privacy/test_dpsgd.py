@@ -15,7 +15,6 @@ from epifalcon.privacy.dpsgd import (
     GaussianMechanism,
     LinearTape,
     clipped_sum,
-    gradient_norms,
     private_mean,
 )
 from epifalcon.privacy.events import ONE_VECTOR, Terms
@@ -174,12 +173,3 @@ def test_a_wider_clip_than_the_receipts_is_refused():
     nobody = ClippedSum({"a": torch.ones(3)}, torch.zeros(0), 1.0)
     with pytest.raises(DataError, match="one person"):
         private_mean(nobody, GaussianMechanism(1.0, 1.0), terms(), generator)
-
-
-def test_layers_must_hold_the_same_people():
-    tape = LinearTape("w", torch.ones(3, 2), torch.ones(3, 2))
-    for wrong in ([], [tape, LinearTape("v", torch.ones(4, 2), torch.ones(4, 2))]):
-        with pytest.raises(DataError, match="layers must"):
-            gradient_norms(wrong)
-    with pytest.raises(DataError, match="people, width"):
-        LinearTape("w", torch.ones(3, 2), torch.ones(4, 2))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks.claims import true_claims
-from epifalcon.attacks.localisation import MobilityProfile
 from epifalcon.attacks.recurrence import by_sets, combined
 from epifalcon.attacks.upload_recorder import UploadStatistics, UploadStatisticsView
 from epifalcon.experiments.experiment import Experiment
@@ -57,14 +56,14 @@ def errors(method, **more):
 def test_the_better_rehearsed_attack_is_chosen(method):
     made, _ = places(method)
     parameters, found = made.parameters, errors(method)
-    profile = MobilityProfile.of(made.model)
+    model = made.model
     assert parameters.by_sets == (method == "recurring")
     if parameters.by_sets:
         assert found["moves by sets"] < found["moves and recurrence"]
-        wanted = by_sets(made.claims, profile, parameters.sets, claimed=made.claimed)
+        wanted = by_sets(made.claims, model, parameters.sets, claimed=made.claimed)
     else:
         assert found["moves and recurrence"] < found["moves by sets"]
-        wanted = combined(made.claims, profile, parameters.passes)
+        wanted = combined(made.claims, model, parameters.passes)
     np.testing.assert_array_equal(made.likely(), wanted)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.uncertainty import LEVEL, Interval
 from epifalcon.mobility.clock import Clock
@@ -70,16 +69,12 @@ class Candidates:
         ``key`` is window * regions + region, as in ``Incidence.edge_key``. Duplicate
         claims raise ``DataError``.
         """
-        same_length(person=person, key=key)
-        places = _windows(clock, window_slots) * regions
-        for name, values, count in (("person", person, people), ("key", key, places)):
-            if len(values) and not 0 <= values.min() <= values.max() < count:
-                found = f"runs from {values.min()} to {values.max()}"
-                raise DataError(f"{name} {found}, expected 0 to {count - 1}")
+        windows = clock.windows(window_slots)
+        places = windows * regions
         code = np.sort(person.astype(np.int64) * places + key)
         if (np.diff(code) == 0).any():
             raise DataError("a person claims a place twice")
-        row = np.arange(people * _windows(clock, window_slots) + 1)
+        row = np.arange(people * windows + 1)
         start = np.searchsorted(code, row * regions).astype(np.int64)
         region = (code % regions).astype(np.int32)
         return cls(people, regions, clock, window_slots, start, region)
@@ -89,7 +84,7 @@ class Candidates:
         """Build the claims that all devices would send: true and pseudo regions."""
         true, codes = made.true, []
         regions = len(true.regions)
-        places = _windows(true.clock, window_slots) * regions
+        places = true.clock.windows(window_slots) * regions
         for first in range(0, true.people, _PEOPLE_AT_ONCE):
             part = slice(first, first + _PEOPLE_AT_ONCE)
             every = [true.by_slot[None, :, part], made.pseudo[..., part]]
@@ -146,16 +141,6 @@ class Candidates:
         start = self.start[: count * self.windows + 1].copy()
         region = self.region[: start[-1]].copy()
         return replace(self, people=count, start=start, region=region)
-
-    def about_claims(self, name: str, values: NDArray[Any]) -> Floats:
-        """Return ``values`` as float64; raise ``DataError`` if not one per claim."""
-        if values.shape != self.region.shape:
-            expected = f"({self.claims},): one value per claim"
-            raise DataError(f"{name} has shape {values.shape}, expected {expected}")
-        made = np.ascontiguousarray(values, dtype=np.float64).view(np.ndarray)
-        # Kernels are compiled for read-only arrays only.
-        made.setflags(write=False)
-        return made
 
     def row_max(self, values: Floats) -> Floats:
         """Return the maximum of each non-empty row of ``values`` (claims,)."""
@@ -227,12 +212,10 @@ def name_best(
     evenly among claims equal in both, so that order has no influence.
     """
     chosen = np.ones(candidates.claims, np.bool_)
-    for name, values in (("score", score), ("then", then)):
+    for values in (score, then):
         if values is None:
             continue
-        given = candidates.about_claims(name, values)
-        if np.isnan(given).any():
-            raise DataError(f"{name} must not hold NaN")
+        given = values.astype(float)
         best = candidates.row_max(np.where(chosen, given, -np.inf))
         slack = np.where(np.isfinite(best), _TIE * np.abs(best), 0.0)
         chosen &= given >= candidates.per_claim(best - slack)
@@ -245,11 +228,6 @@ def true_claims(candidates: Candidates, traces: Traces) -> Mask:
 
     Raises ``DataError`` if a person was in a region without claiming it.
     """
-    wanted = (candidates.people, candidates.regions, candidates.clock.slots)
-    given = (traces.people, len(traces.regions), traces.slots)
-    if given != wanted:
-        shapes = f"{given}, claims {wanted}"
-        raise DataError(f"traces have (people, regions, slots) = {shapes}")
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     row = person * candidates.windows + slot // candidates.window_slots
     visited = np.unique(row * candidates.regions + traces.by_slot[slot, person])
@@ -263,18 +241,12 @@ def localisation_error(
     guess: Guess, candidates: Candidates, truth: Mask
 ) -> AttackErrors:
     """Compute the errors of a guess; ``truth`` (claims,) marks the true claims."""
-    if truth.shape != (candidates.claims,) or truth.dtype != np.bool_:
-        raise DataError(
-            f"truth is {truth.dtype} of shape {truth.shape}, expected bool of shape "
-            f"({candidates.claims},)"
-        )
-    shares = candidates.about_claims("guess", guess)
     true = candidates.row_sum(truth)
     known = true > 0
     if not known.any():
         raise DataError("no claim is true: there is nothing to evaluate")
     # Shares of a third each may add up to a little more than 1.
-    wrong = np.maximum(0.0, 1 - candidates.row_sum(shares * truth))
+    wrong = np.maximum(0.0, 1 - candidates.row_sum(guess * truth))
     size = np.diff(candidates.start)
     person = np.flatnonzero(size) // candidates.windows
     blind = 1 - true / size[size > 0]
@@ -285,10 +257,3 @@ def localisation_error(
 
     pairs = by_person(np.ones(len(known))).astype(np.int64)
     return AttackErrors(by_person(wrong), by_person(blind), pairs)
-
-
-def _windows(clock: Clock, window_slots: int) -> int:
-    if clock.slots % window_slots:
-        trace = f"the trace of {clock.slots} slots"
-        raise SettingsError(f"window_slots={window_slots} must divide {trace}")
-    return clock.slots // window_slots

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from epifalcon.attacks.upload_recorder import UploadStatistics
-from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import curve
 from epifalcon.evaluation.uncertainty import LEVEL, Interval, auc_interval
@@ -69,7 +68,6 @@ class LabelScores:
 class LabelAttackResult:
     """Accuracy of an attack's ranking; an AUC of .5 is chance."""
 
-    name: str
     positive: Interval
     """AUC for separating positive from negative people among the tested."""
     tested: Interval
@@ -141,8 +139,6 @@ def logit_direction(statistics: UploadStatistics) -> Floats:
     """
     stored = statistics.parameters
     parameters = {name: one.astype(float) for name, one in stored.items()}
-    if "head.weight" not in parameters:
-        raise DataError("the statistics hold no parameters")
     head = parameters["head.weight"]
     found = head[1] - head[0]
     if "cell.weight" in parameters:
@@ -164,10 +160,8 @@ def evaluate(
     those of untested people, so they are excluded and counted.
     """
     apart = np.zeros(len(status), np.bool_) if held_back is None else held_back
-    same_length(positive=scores.positive, status=status, held_back=apart)
     tested, counted = (status >= 0) & ~apart, ~apart
     return LabelAttackResult(
-        scores.name,
         _auc(scores.positive[tested], status[tested] == 1),
         _auc(scores.tested[counted], tested[counted]),
         int(np.count_nonzero(apart)),
@@ -185,8 +179,6 @@ def from_statuses(
     rounds a status was hidden. Otherwise the uploads of all rounds are weighted by
     ``likely``.
     """
-    if not statistics.terms.statuses:
-        raise DataError("model.input=embedding has no status rows to attack")
     terms = statistics.terms
     if likely is None or terms.input_dropout or _clarity(statistics) >= _CLEAR:
         return LabelScores.of("rows", np.array(statistics.status))
@@ -217,8 +209,6 @@ def read_head_gradients(statistics: UploadStatistics) -> HeadGradients:
     layer reads a row of approximately normal coordinates, so its mean is
     E relu(N(b_j, |W_j|^2 s^2)), where s^2 is the variance of a received coordinate.
     """
-    if "head.weight" not in statistics.gradients:
-        raise DataError("the statistics hold no gradients")
     gradients = statistics.gradients
     weight, bias = gradients["head.weight"], gradients["head.bias"]
     sums = np.concatenate([weight[:, 1] - weight[:, 0], bias[:, 1:] - bias[:, :1]], 1)

@@ -10,7 +10,6 @@ normalised rows of p(r, t -> r', t+1), distance term included, every later one. 
 aggregate profile replaces Shokri's profile of each person, which the server lacks.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from epifalcon._numba import compiled, each_part
 from epifalcon.attacks.claims import Candidates
-from epifalcon.errors import DataError
 from epifalcon.mobility.mobility_model import (
     MobilityModel,
     Transitions,
@@ -32,41 +30,20 @@ _SWEEPS, _UNDAMPED_SWEEPS, _STEADY = 40, 4, 1e-7
 _LEAST, _DEEPEST = 1e-300, -1e6
 
 
-@dataclass(frozen=True, eq=False)
-class MobilityProfile:
-    """Mobility profile of the population, known to the attacker."""
+def log_visits(candidates: Candidates, model: MobilityModel) -> Floats:
+    """Return log pi(r|t) for the first slot t of each claim's window: (claims,)."""
+    _require_match(candidates, model)
+    slot = candidates.opens % model.slots_per_day
+    return np.asarray(model.log_visits[slot[candidates.window], candidates.region])
 
-    moves: Transitions
-    visits: Floats
-    """Share of people in each region by slot, pi(r|t), (slots per day, regions)."""
 
-    @classmethod
-    def of(cls, model: MobilityModel) -> "MobilityProfile":
-        """Return the profile of ``model``."""
-        visits = [np.exp(model.log_visits(t)) for t in range(model.slots_per_day)]
-        return cls(model.transitions, np.stack(visits))
-
-    def log_visits(self, candidates: Candidates) -> Floats:
-        """Return log pi(r|t) for the first slot t of each claim's window: (claims,)."""
-        self.require_match(candidates)
-        with np.errstate(divide="ignore"):
-            table = np.log(self.visits)[candidates.opens % len(self.visits)]
-        return np.asarray(table[candidates.window, candidates.region])
-
-    def require_match(self, candidates: Candidates) -> None:
-        """Raise ``DataError`` unless both have the same regions and slots per day."""
-        slots, regions = self.visits.shape
-        for name, ours, theirs in (
-            ("regions", regions, candidates.regions),
-            ("slots per day", slots, candidates.clock.slots_per_day),
-        ):
-            if ours != theirs:
-                model = f"the mobility model has {ours} {name}"
-                raise DataError(f"{model}, the claims {theirs}")
+def _require_match(candidates: Candidates, model: MobilityModel) -> None:
+    per_day = candidates.clock.slots_per_day
+    model.require_match(candidates.regions, per_day, "the claims")
 
 
 def forward_backward(
-    candidates: Candidates, profile: MobilityProfile, evidence: Floats | None = None
+    candidates: Candidates, model: MobilityModel, evidence: Floats | None = None
 ) -> Floats:
     """Compute P(the person was there | all claims of the person): (claims,).
 
@@ -82,12 +59,12 @@ def forward_backward(
     """
     filled = np.diff(candidates.start) > 0
     alone = np.where(filled, np.cumsum(filled) - 1, len(filled))
-    return posteriors(candidates, profile, alone, evidence)
+    return posteriors(candidates, model, alone, evidence)
 
 
 def posteriors(
     candidates: Candidates,
-    profile: MobilityProfile,
+    model: MobilityModel,
     sets: NDArray[np.int64],
     evidence: Floats | None,
 ) -> Floats:
@@ -99,18 +76,15 @@ def posteriors(
     neighbours; loopy belief propagation (Pearl 1988; Murphy, Weiss and
     Jordan 1999) is exact on a chain or tree.
     """
-    profile.require_match(candidates)
+    _require_match(candidates, model)
     given = np.zeros(candidates.claims)
     if evidence is not None:
-        given = candidates.about_claims("evidence", evidence)
-        if np.isnan(given).any() or (given == np.inf).any():
-            raise DataError("evidence must be finite or -inf")
-        most = candidates.row_max(given)
-        if np.isneginf(most).any():
-            raise DataError("evidence is -inf for every claim of a person in a window")
-        given = np.maximum(given - candidates.per_claim(most), _DEEPEST)
+        given = np.asarray(evidence, float)
+        most = candidates.per_claim(candidates.row_max(given))
+        given = np.maximum(given - most, _DEEPEST)
     start, region, opens = candidates.start, candidates.region, candidates.opens
-    rows = _Rows(start, region, given, sets, opens, profile.visits, profile.moves)
+    visits, moves = np.exp(model.log_visits), model.transitions
+    rows = _Rows(start, region, given, sets, opens, visits, moves)
     made = np.empty(candidates.claims)
 
     def work(part: int) -> None:

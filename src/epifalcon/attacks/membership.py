@@ -44,15 +44,6 @@ class Shadows:
     included: Mask
     """True if the person's test was used, (runs, people)."""
 
-    def __post_init__(self) -> None:
-        if self.score.ndim != 2 or self.score.shape != self.included.shape:
-            raise DataError(
-                f"scores {self.score.shape} and included {self.included.shape} must "
-                "both be (runs, people)"
-            )
-        if not ((self.score >= 0) & (self.score <= 1)).all():
-            raise DataError("scores must be from 0 to 1")
-
     def without(self, run: int) -> "Shadows":
         """Return all runs but one."""
         others = np.arange(len(self.score)) != run
@@ -113,7 +104,6 @@ def membership_ratio(
     ``target`` (people,) are the scores of the attacked run. The ratio is 0 for people
     whose tests were used in all shadow runs, or in none.
     """
-    _require_people(target, shadows)
     seen, shown = levelled(target), levelled(shadows.score)
     sides = []
     for side in (shadows.included, ~shadows.included):
@@ -144,7 +134,6 @@ def result_ratio(
     the target's score and this mean. Their distributions are fitted to people with
     known results. Without ``own_test`` the difference is not used.
     """
-    _require_people(target, shadows)
     shown = levelled(shadows.score)
     base = _mean(shown, ~shadows.included)
     ratio = _class_ratio(base, base[None], np.ones((1, len(base)), bool), results)
@@ -231,8 +220,3 @@ def _mean(shown: Floats, side: Mask) -> Floats:
     count = side.sum(axis=0)
     total = np.where(side, shown, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _require_people(target: Probabilities, shadows: Shadows) -> None:
-    if target.shape != (expected := shadows.score.shape[1:]):
-        raise DataError(f"target has shape {target.shape}, expected {expected}")

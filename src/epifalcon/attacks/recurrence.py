@@ -20,7 +20,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +31,7 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import MobilityProfile, forward_backward, posteriors
-from epifalcon.checks import whole
-from epifalcon.errors import DataError
+from epifalcon.attacks.localisation import forward_backward, log_visits, posteriors
 from epifalcon.mobility.mobility_model import MobilityModel
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, Mask, RegionIds
@@ -82,11 +79,6 @@ class ShadowCity:
     """Number of people who claim the place, (claims,); None if not counted."""
 
     @cached_property
-    def profile(self) -> MobilityProfile:
-        """Mobility profile of the shadow city."""
-        return MobilityProfile.of(self.model)
-
-    @cached_property
     def truth(self) -> Mask:
         """Mask of the true claims, (claims,)."""
         return true_claims(self.candidates, self.traces)
@@ -116,9 +108,7 @@ def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurren
     """
     if weight is None:
         weight = np.ones(candidates.claims)
-    given = candidates.about_claims("weight", weight)
-    if given.size and not (given.min() >= 0 and given.max() <= 1 + 1e-9):
-        raise DataError("weight must be from 0 to 1")
+    given = np.asarray(weight, float)
     windows, day = candidates.windows, candidates.windows_per_day
     same, any_hour = (np.empty(candidates.claims, np.float32) for _ in range(2))
     for first in range(0, candidates.people, _PEOPLE_AT_ONCE):
@@ -163,16 +153,15 @@ def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
     with a small ridge; the factor is the one of ``SCALES`` with the smallest error.
     Passes are added while the error decreases, at most ``passes``.
     """
-    whole(1, passes=passes)
-    candidates, profile = shadow.candidates, shadow.profile
-    log_visits = profile.log_visits(candidates)
+    candidates, model = shadow.candidates, shadow.model
+    visits = log_visits(candidates, model)
     belief, found = None, list[EvidenceWeights]()
     for _ in range(passes):
-        table = features(recurrence(candidates, belief), log_visits)
+        table = features(recurrence(candidates, belief), visits)
         weights = _conditional_logit(candidates, table, shadow.truth)
         best = EvidenceWeights(weights, 0.0, math.inf)
         for scale in SCALES:
-            likely = forward_backward(candidates, profile, scale * (table @ weights))
+            likely = forward_backward(candidates, model, scale * (table @ weights))
             if (error := shadow.error(likely)) < best.error:
                 best, belief = EvidenceWeights(weights, scale, error), likely
         if found and best.error >= found[-1].error:
@@ -183,7 +172,7 @@ def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
 
 def combined(
     candidates: Candidates,
-    profile: MobilityProfile,
+    model: MobilityModel,
     passes: Sequence[EvidenceWeights],
     evidence: Floats | None = None,
 ) -> Floats:
@@ -192,20 +181,19 @@ def combined(
     ``passes`` is the result of ``learn``. ``evidence`` (claims,) is other evidence,
     such as the log-likelihood of uploads; it is added in every pass.
     """
-    log_visits = profile.log_visits(candidates)
-    likely = None
+    visits, likely = log_visits(candidates, model), None
     for one in passes:
         counted = recurrence(candidates, likely)
-        given = one.scale * features(counted, log_visits) @ one.weights
+        given = one.scale * features(counted, visits) @ one.weights
         if evidence is not None:
-            given += candidates.about_claims("evidence", evidence)
-        likely = forward_backward(candidates, profile, given)
+            given += evidence
+        likely = forward_backward(candidates, model, given)
     if likely is None:
-        return forward_backward(candidates, profile, evidence)
+        return forward_backward(candidates, model, evidence)
     return likely
 
 
-def features(found: Recurrence, log_visits: Floats) -> Floats:
+def features(found: Recurrence, visits: Floats) -> Floats:
     """Return the features of each claim for the evidence: (claims, 5).
 
     Frequency at the same hour, its log, frequency at any hour, its log, log pi(r|t);
@@ -214,8 +202,8 @@ def features(found: Recurrence, log_visits: Floats) -> Floats:
     hour, any_hour = found.same_hour.astype(float), found.any_hour.astype(float)
     logs = [np.log(_SELDOM + one) for one in (hour, any_hour)]
     # Regions without visits are -inf for epsilon 0; evidence must be finite.
-    visits = np.maximum(log_visits, -50.0)
-    return np.stack([hour, logs[0], any_hour, logs[1], visits], axis=1)
+    finite = np.maximum(visits, -50.0)
+    return np.stack([hour, logs[0], any_hour, logs[1], finite], axis=1)
 
 
 def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Floats:
@@ -259,7 +247,7 @@ class RepeatReliability:
 
 def by_sets(
     candidates: Candidates,
-    profile: MobilityProfile,
+    model: MobilityModel,
     reliability: RepeatReliability | None = None,
     evidence: Floats | None = None,
     claimed: Counts | None = None,
@@ -277,7 +265,7 @@ def by_sets(
     if claimed is not None and reliability.crowd:
         many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
         given = (0.0 if given is None else given) - reliability.crowd * many
-    made = posteriors(candidates, profile, _number_sets(candidates).of_row, given)
+    made = posteriors(candidates, model, _number_sets(candidates)[0], given)
     if reliability.power == 1:
         return made
     made = np.maximum(made, _LEAST) ** reliability.power
@@ -290,20 +278,16 @@ def slots_of_set(candidates: Candidates) -> NDArray[np.int64]:
     Evidence that is equal in all windows of a set, such as exact counts of the same
     people, must be divided by it.
     """
-    sets = _number_sets(candidates)
-    return np.repeat(sets.times[sets.of_row], np.diff(candidates.start))
+    of_row, times = _number_sets(candidates)
+    return np.repeat(times[of_row], np.diff(candidates.start))
 
 
-class _Sets(NamedTuple):
-    """The distinct claim sets of all people, in order of first appearance."""
+def _number_sets(candidates: Candidates) -> tuple[Counts, Counts]:
+    """Number the distinct claim sets of all people in order of first appearance.
 
-    of_row: NDArray[np.int64]
-    """Number of the set, (rows,); any number where there are no claims."""
-    times: NDArray[np.int64]
-    """Number of windows with each set, (sets,)."""
-
-
-def _number_sets(candidates: Candidates) -> _Sets:
+    Returns the set of each row, (rows,), any number for rows without claims, and the
+    number of windows with each set, (sets,).
+    """
     size = np.diff(candidates.start)
     table = np.full((len(size), 1 + size.max(initial=0)), -1, np.int64)
     table[:, 0] = np.arange(len(size)) // candidates.windows
@@ -316,7 +300,7 @@ def _number_sets(candidates: Candidates) -> _Sets:
     )
     order = np.argsort(np.where(size[first] > 0, first, len(size)))
     rank = np.argsort(order)
-    return _Sets(rank[found.ravel()], times[order])
+    return rank[found.ravel()], times[order]
 
 
 def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliability:
@@ -329,9 +313,8 @@ def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliabilit
     candidates, claimed = shadow.candidates, shadow.claimed
 
     def error(reliability: RepeatReliability, evidence: Floats | None = None) -> float:
-        profile = shadow.profile
-        likely = by_sets(candidates, profile, reliability, evidence, claimed)
-        return shadow.error(likely)
+        args = reliability, evidence, claimed
+        return shadow.error(by_sets(candidates, shadow.model, *args))
 
     weights = CROWD if claimed is not None else CROWD[:1]
     plain = min((RepeatReliability(crowd=crowd) for crowd in weights), key=error)

@@ -15,14 +15,12 @@ against a pseudo one, or for a single round a number that is higher for true one
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logit
 
 from epifalcon.attacks.claims import Candidates
 from epifalcon.attacks.upload_recorder import UploadStatistics
-from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
-from epifalcon.types import Floats
+from epifalcon.types import Counts, Floats
 
 _LEAST_NOISE = 1e-3
 _LEAST_CHANCE = 1e-6
@@ -33,11 +31,6 @@ def claims_of(statistics: UploadStatistics, clock: Clock) -> Candidates:
     person, key, people = statistics.person, statistics.key, len(statistics.people)
     regions, slots = statistics.terms.regions, statistics.terms.window_slots
     return Candidates.of_claims(person, key, people, regions, clock, slots)
-
-
-def norm(statistics: UploadStatistics) -> Floats:
-    """Score by the 2-norm of the upload in the first round, the paper's attack."""
-    return np.asarray(statistics.norm, float)
 
 
 def energy(statistics: UploadStatistics) -> Floats:
@@ -54,11 +47,6 @@ def energy(statistics: UploadStatistics) -> Floats:
     return np.asarray(factor * total - base * len(terms.channels))
 
 
-def consistency(statistics: UploadStatistics) -> Floats:
-    """Score by similarity to the row sent at all true places, over all rounds (EM)."""
-    return np.array(statistics.evidence)
-
-
 def counts(statistics: UploadStatistics) -> Floats:
     """Score by counts of people at places; rows are not used.
 
@@ -70,8 +58,6 @@ def counts(statistics: UploadStatistics) -> Floats:
     if not np.isnan(statistics.presence).any():
         noise = max(terms.presence_sigma, _LEAST_NOISE) ** 2
         return np.asarray((statistics.presence - 0.5) / noise)
-    if np.isnan(statistics.counts).any():
-        raise DataError("the statistics hold no counts of people at places")
     share = 1 / (1 + terms.copies)
     claims = np.maximum(statistics.claimed, 1).astype(float)
     # Noised totals are first shrunk towards their expectation.
@@ -81,28 +67,29 @@ def counts(statistics: UploadStatistics) -> Floats:
     return np.asarray(logit(np.clip(there / claims, _LEAST_CHANCE, 1 - _LEAST_CHANCE)))
 
 
-def combined(statistics: UploadStatistics) -> Floats:
-    """Score by consistency plus counts: all evidence of uploads."""
-    return consistency(statistics) + counts(statistics)
+def combined(statistics: UploadStatistics, slots: Counts | None = None) -> Floats:
+    """Score by consistency plus counts: all evidence of uploads.
 
-
-def by_sets(statistics: UploadStatistics, slots: NDArray[np.int64]) -> Floats:
-    """Combine the scores for an attack that sums evidence over slots of a claim set.
-
-    ``slots`` (claims,) is the number of slots in which the set is claimed. Noise is
-    independent between slots, so evidence of uploads adds up; exact totals are those of
-    nearly the same people in all slots and enter as their mean.
+    For an attack that sums evidence over the slots of a claim set, ``slots`` (claims,)
+    is the number of slots in which the set is claimed. Noise is independent between
+    slots, so evidence of uploads adds up; exact totals are those of nearly the same
+    people in all slots and enter as their mean.
     """
-    if np.isnan(statistics.presence).any():
-        return consistency(statistics) + counts(statistics) / slots
-    return combined(statistics)
+    score = counts(statistics)
+    if slots is not None and np.isnan(statistics.presence).any():
+        score = score / slots
+    return statistics.evidence + score
 
 
 ATTACKS: dict[str, Callable[[UploadStatistics], Floats]] = {
-    "norm": norm,
+    "norm": lambda statistics: statistics.norm.astype(float),
     "energy": energy,
-    "consistency": consistency,
+    "consistency": lambda statistics: statistics.evidence,
     "counts": counts,
     "uploads and counts": combined,
 }
-"""Attacks by name; the first is the attack of the paper."""
+"""Attacks by name.
+
+``norm``, the attack of the paper, is the 2-norm of the upload in the first round;
+``consistency`` the similarity to the row sent at all true places, over all rounds (EM).
+"""

@@ -36,7 +36,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan
-from epifalcon.federation.server_view import PlaceTotals, ServerMessage
+from epifalcon.federation.server_view import PlaceTotals, ServerMessage, Upload
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.traces import Traces
@@ -508,8 +508,8 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
 class UploadStatisticsView:
     """A ``ServerView`` that updates ``UploadStatistics`` in place.
 
-    Rounds must be complete and in order: after a failed round, continue from earlier
-    statistics. Uploads of scoring passes are ignored.
+    After a failed round, continue from earlier statistics. Uploads of scoring passes
+    are ignored.
     """
 
     def __init__(self, statistics: UploadStatistics) -> None:
@@ -517,9 +517,7 @@ class UploadStatisticsView:
         self._place = {one: place for place, one in enumerate(self.sample.tolist())}
         count = len(self.sample)
         self._start = np.searchsorted(statistics.person, np.arange(count + 1))
-        channels = ("gradient", *statistics.terms.channels)
-        self._done = {one: np.full(count, statistics.rounds) for one in channels}
-        """Recorded rounds of each person, by channel."""
+        self._rounds = statistics.rounds
         self._known: KnownRows | None = None
 
     @classmethod
@@ -546,61 +544,36 @@ class UploadStatisticsView:
     def record(self, sender: int, message: ServerMessage) -> None:
         """Record messages of the sample and the server; ignore all others."""
         statistics = self._statistics
-        if isinstance(message, LocationUpload):
-            self._uploads(message)
-        elif isinstance(message, GradientUpload):
-            if sender in self._place:
-                self._gradient(sender, message)
-        elif isinstance(message, PlaceTotals):
+        if isinstance(message, PlaceTotals):
             place = np.searchsorted(message.keys, statistics.key)
             statistics.counts[:] = message.counts[place]
             statistics.claimed[:] = message.claims[place]
-        elif isinstance(message, PresenceUpload):
-            if sender in self._place:
-                mine = self._claims(sender, message.keys, "presence")
-                statistics.presence[mine] = message.counts
         elif isinstance(message, Broadcast):
             for name, one in message.parameters.items():
                 statistics.parameters[name] = one.numpy().astype(np.float32)
             if statistics.terms.mask_share is not None:
                 self._known = KnownRows.of(message.parameters, statistics.terms)
                 statistics.gram[:] += self._known.gram(statistics.terms.mask_share)
+        elif sender in self._place:
+            self._add(self._place[sender], message)
 
-    def _claims(self, number: int, keys: EdgeKeys, channel: str) -> slice:
-        """Return the slice of a person's claims; raise if ``keys`` are not theirs."""
-        place = self._place[number]
-        mine = slice(self._start[place], self._start[place + 1])
-        if not np.array_equal(self._statistics.key[mine], keys):
-            raise DataError(f"person {number} claims other places in {channel}")
-        return mine
-
-    def _advance(self, number: int, channel: str, came: int) -> int:
-        """Count a person's next round; return the person's position in the sample."""
-        place, done = self._place[number], self._done[channel]
-        if came != done[place]:
-            raise DataError(
-                f"{channel} of person {number}: round {came}, expected {done[place]}; "
-                "continue from earlier statistics"
-            )
-        done[place] += 1
-        return place
-
-    def _uploads(self, message: LocationUpload) -> None:
-        if message.channel not in self._done:
+    def _add(self, place: int, message: Upload) -> None:
+        """Record a message of the person at ``place`` of the sample."""
+        if isinstance(message, GradientUpload):
+            self._add_gradient(place, message)
             return
-        if message.person is None:
-            raise DataError("a recording needs uploads per person, not sums of people")
-        rows = message.rows.detach().double().numpy()
-        for number in np.intersect1d(message.person, self.sample).tolist():
-            sent = message.person == number
-            mine = self._claims(number, message.keys[sent], message.channel)
-            place = self._advance(number, message.channel, message.round)
-            self._add_uploads(place, mine, message, rows[sent])
+        statistics = self._statistics
+        mine = slice(self._start[place], self._start[place + 1])
+        if not np.array_equal(statistics.key[mine], message.keys):
+            raise DataError(f"person {self.sample[place]} claims other places")
+        if isinstance(message, PresenceUpload):
+            statistics.presence[mine] = message.counts
+        elif len(message.keys) and message.channel in statistics.terms.channels:
+            self._add_uploads(place, mine, message)
 
-    def _add_uploads(
-        self, place: int, mine: slice, message: LocationUpload, rows: Floats
-    ) -> None:
+    def _add_uploads(self, place: int, mine: slice, message: LocationUpload) -> None:
         statistics, terms = self._statistics, self._statistics.terms
+        rows = message.rows.detach().double().numpy()
         channel = terms.channels.index(message.channel)
         window = statistics.key[mine] // terms.regions
         start = np.append(np.flatnonzero(np.diff(window, prepend=-1)), len(window))
@@ -634,11 +607,8 @@ class UploadStatisticsView:
             statistics.rows[place, at] = total / certain
             statistics.certainty[place, at] = certain
 
-    def _gradient(self, number: int, message: GradientUpload) -> None:
-        if message.people != 1:
-            raise DataError("a recording needs gradients per person, not sums")
-        statistics = self._statistics
-        place = self._advance(number, "gradient", message.round)
+    def _add_gradient(self, place: int, message: GradientUpload) -> None:
+        statistics, self._rounds = self._statistics, message.round + 1
         for name, one in message.gradients.items():
             value = one.detach().double().numpy()
             empty = np.zeros((len(self.sample), *value.shape))
@@ -646,16 +616,8 @@ class UploadStatisticsView:
             statistics.gradient_energy[place] += float((value * value).sum())
 
     def statistics(self) -> UploadStatistics:
-        """Return a copy of the statistics; all people must be at the same round."""
-        sends = np.diff(self._start) > 0
-        parts = {name: done[sends] for name, done in self._done.items()}
-        done = np.concatenate([*parts.values(), self._done["gradient"]])
-        if done.min() < done.max():
-            raise DataError(
-                f"a round is incomplete ({done.min()} to {done.max()} recorded): "
-                "continue from earlier statistics"
-            )
-        return replace(deepcopy(self._statistics), rounds=int(done[0]))
+        """Return a copy of the statistics; call it after a complete round."""
+        return replace(deepcopy(self._statistics), rounds=self._rounds)
 
 
 class UploadRecorder:

@@ -21,7 +21,6 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 
 from epifalcon.belief_propagation.settings import TransmissionModel
-from epifalcon.checks import same_length
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.logistic import log_losses
@@ -143,7 +142,6 @@ def fit_scaling(
     risk: Probabilities, positive: Mask, errors: TestErrors
 ) -> PlattScaling:
     """Return the maximum a posteriori scaling, fitted to held-out people, (people,)."""
-    same_length(risk=risk, positive=positive)
     if len(risk) < LEAST_PEOPLE:
         return IDENTITY
     middle = float(log_odds(risk).mean())

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from epifalcon.checks import Checked, Count, NonNegative, Positive
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Additive, Floats, Mask, RegionIds
 
@@ -45,22 +44,15 @@ COUNTS = CaseSettings(measure="count")
 
 
 @dataclass(frozen=True, eq=False)
-class Cases(Checked):
+class Cases:
     """Number of cases per region and day, and the source of the numbers."""
 
     by_region_and_day: Floats
-    """Number of cases, or another ``measure`` of them, (regions, days); read-only."""
+    """Number of cases, or another ``measure`` of them, (regions, days)."""
     source: CaseSource
     unplaced: int = 0
     """Number of cases of people who were not observed anywhere in their window."""
     measure: CaseMeasure = "count"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        counts = self.by_region_and_day
-        if counts.ndim != 2 or not (counts >= 0).all():
-            raise DataError("cases must be numbers of 0 or more by region and day")
-        counts.setflags(write=False)
 
 
 @dataclass(frozen=True, eq=False)

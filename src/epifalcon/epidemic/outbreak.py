@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import same_length, vectors
+from epifalcon.checks import vectors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.sellke import HOMOGENEOUS, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
@@ -16,7 +16,7 @@ from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
-from epifalcon.types import Counts, Floats, Mask, PersonIds, RegionIds, Slots
+from epifalcon.types import Counts, Mask, PersonIds, RegionIds, Slots
 
 _KIND = "outbreak"
 _ARRAYS = (
@@ -130,27 +130,8 @@ class Outbreak:
         sources = self.source_person[self.source_person >= 0]
         return np.bincount(sources, minlength=self.people)
 
-    def attack_rate_by_region(self, home: RegionIds, regions: int) -> Floats:
-        """Compute the infected share of the people of each region: (regions,).
-
-        ``home`` (people,) assigns one region to each person, -1 for none. NaN
-        for regions without people.
-        """
-        same_length(home=home, infection_slot=self.infection_slot)
-        known = home >= 0
-        everybody = np.bincount(home[known], minlength=regions)
-        infected = np.bincount(home[known & self.ever_infected()], minlength=regions)
-        share = np.full(regions, np.nan)
-        np.divide(infected, everybody, out=share, where=everybody > 0)
-        return share
-
     def infectious_by_region_and_day(self, traces: Traces) -> Counts:
         """Count infectious person-slots by region and day: (regions, days)."""
-        if traces.people != self.people or traces.slots != self.clock.slots:
-            raise DataError(
-                f"the traces have {traces.people} people and {traces.slots} slots, the "
-                f"outbreak has {self.people} and {self.clock.slots}"
-            )
         counts = np.zeros((len(traces.regions), self.clock.days), np.int64)
         case = np.flatnonzero(self.infectious_slot >= 0)
         begins, ends = self.infectious_slot[case], self.recovery_slot[case]

@@ -147,7 +147,16 @@ def _choose_seeds(
             )
         seeds[chosen] = True
         return seeds
-    qualified = _qualified(traces, settings.seed_regions)
+    qualified, regions = np.arange(traces.people), settings.seed_regions
+    if regions:
+        if max(regions) >= len(traces.regions):
+            raise SettingsError(
+                f"seed_regions holds {max(regions)}, "
+                f"the city has {len(traces.regions)} regions"
+            )
+        slot = (traces.by_slot != UNKNOWN).argmax(axis=0)
+        first = traces.by_slot[slot, qualified]
+        qualified = np.flatnonzero(np.isin(first, regions))
     count = settings.requested_seeds(pathogen, len(qualified))
     if count > len(qualified):
         raise SettingsError(
@@ -158,19 +167,6 @@ def _choose_seeds(
         qualified = qualified[order]
     seeds[qualified[:count]] = True
     return seeds
-
-
-def _qualified(traces: Traces, regions: tuple[int, ...]) -> PersonIds:
-    if not regions:
-        return np.arange(traces.people, dtype=np.int32)
-    if max(regions) >= len(traces.regions):
-        raise SettingsError(
-            f"seed_regions holds {max(regions)}, "
-            f"the city has {len(traces.regions)} regions"
-        )
-    slot = (traces.by_slot != UNKNOWN).argmax(axis=0)
-    first = traces.by_slot[slot, np.arange(traces.people)]
-    return np.flatnonzero(np.isin(first, regions)).astype(np.int32)
 
 
 _NEVER = np.iinfo(np.int32).max

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import same_length, vectors
+from epifalcon.checks import vectors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import Chance, OutbreakSettings
 from epifalcon.errors import DataError
@@ -49,12 +49,6 @@ class SellkeDraws:
     """Number of infectious slots, at least 1."""
     onset_slots: SlotCounts
     """Number of infectious slots before symptoms, at least 1; 0 without symptoms."""
-
-    def __post_init__(self) -> None:
-        same_length(**vars(self))
-        for name in ("threshold", "latent_slots", "infectious_slots"):
-            if not (getattr(self, name) > 0).all():
-                raise DataError(f"{name} must be greater than 0 for everybody")
 
     def __len__(self) -> int:
         return len(self.threshold)

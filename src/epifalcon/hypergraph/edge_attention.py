@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon._numba import compiled, njit
-from epifalcon.errors import DataError
 from epifalcon.hypergraph.propagation import differentiable
 
 Ids = NDArray[np.int64]
@@ -28,15 +27,6 @@ class EdgeList:
 
     def __init__(self, edge_index: Tensor, people: int) -> None:
         """Store the edges; ``edge_index`` (2, edges) has sources, then targets."""
-        if edge_index.ndim != 2 or len(edge_index) != 2:
-            raise DataError(
-                f"edges have shape {tuple(edge_index.shape)}, expected (2, edges)"
-            )
-        low, high = map(int, edge_index.aminmax()) if edge_index.numel() else (0, -1)
-        if low < 0 or high >= people:
-            raise DataError(
-                f"edges join people {low} to {high}, expected 0 to {people - 1}"
-            )
         self.people = people
         self.source, self.target = edge_index.long().contiguous()
 

@@ -14,8 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import typed, whole
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.mobility.flows import count_distinct
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
@@ -64,30 +63,7 @@ class Incidence:
     """Members of each edge."""
 
     def __post_init__(self) -> None:
-        key, start, member = self.edge_key, self.by_edge.start, self.by_edge.index
-        typed(np.int64, 1, edge_key=key, start=start)
-        typed(np.int32, 1, index=member)
-        if len(start) != len(key) + 1 or start[0] != 0 or start[-1] != len(member):
-            raise DataError(
-                f"{len(start)} bounds from {start[0]} to {start[-1]} for "
-                f"{len(key)} edges and {len(member)} pairs"
-            )
-        if len(key) and (key[0] < 0 or key[-1] >= self.windows * self.regions):
-            raise DataError(
-                f"edge keys run from {key[0]} to {key[-1]}, expected 0 to "
-                f"{self.windows * self.regions - 1}"
-            )
-        if (np.diff(key) <= 0).any() or (np.diff(start) <= 0).any():
-            raise DataError("edges must be in the order of their keys, none empty")
-        rising = np.diff(member) > 0
-        rising[start[1:-1] - 1] = True
-        low, high = member.min(initial=0), member.max(initial=0)
-        if not rising.all() or low < 0 or high >= self.people:
-            raise DataError(
-                f"the members of an edge must be different people from 0 to "
-                f"{self.people - 1}, in order"
-            )
-        _freeze(key)
+        _freeze(self.edge_key)
 
     @classmethod
     def of(
@@ -99,13 +75,7 @@ class Incidence:
         person, which is required for a cohort, since people of other cohorts may be
         members of the same edge.
         """
-        whole(1, window_slots=window_slots)
-        if traces.slots % window_slots:
-            raise SettingsError(
-                f"window_slots={window_slots} must divide the trace of "
-                f"{traces.slots} slots"
-            )
-        regions, windows = len(traces.regions), traces.slots // window_slots
+        regions, windows = len(traces.regions), traces.clock.windows(window_slots)
         # A plain array: numba would recompile for a memory-mapped one.
         by_slot = np.ascontiguousarray(traces.by_slot).view(np.ndarray)
         by_slot.setflags(write=False)
@@ -177,13 +147,12 @@ class Incidence:
         is the same as in the city, but ``size`` counts the cohort only, so means over
         edges need the sums and sizes of all cohorts.
         """
-        chosen = _people(people, self.people)
-        own = self.by_person[chosen].T.tocsr()
+        own = self.by_person[np.asarray(people)].T.tocsr()
         size = np.diff(own.indptr)
         nonempty = np.flatnonzero(size)
         rows = Rows(_bounds(size[nonempty]), own.indices.astype(np.int32))
         key = self.edge_key[nonempty]
-        return Incidence(len(chosen), self.regions, self.windows, key, rows)
+        return Incidence(len(people), self.regions, self.windows, key, rows)
 
     def places_in(self, keys: EdgeKeys) -> NDArray[np.int64]:
         """Return the position of each edge key in the ascending ``keys``, (edges,)."""
@@ -200,22 +169,6 @@ def _bounds(size: Ids) -> Ends:
     start = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=start[1:])
     return start
-
-
-def _people(people: PersonIds | Sequence[int], count: int) -> PersonIds:
-    chosen = np.asarray(people)
-    if not chosen.size:
-        raise DataError("a cohort needs at least one person")
-    if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
-        raise DataError(f"people are {chosen.dtype}, expected a list of ids")
-    if chosen.min() < 0 or chosen.max() >= count:
-        raise DataError(
-            f"people run from {chosen.min()} to {chosen.max()}, "
-            f"expected 0 to {count - 1}"
-        )
-    if len(np.unique(chosen)) < len(chosen):
-        raise DataError("a person is listed twice")
-    return chosen.astype(np.int32)
 
 
 def _freeze(array: NDArray[T]) -> NDArray[T]:

@@ -101,15 +101,11 @@ def inverse(count: NDArray[np.integer]) -> Floats:
 
 
 def require_rows(x: Tensor, rows: int, what: str) -> None:
-    """Raise unless ``x`` is a (rows, width) float32 or float64 tensor on the CPU."""
+    """Raise unless ``x`` has shape (rows, width)."""
     if x.ndim != 2 or len(x) != rows:
         raise DataError(
             f"rows have shape {tuple(x.shape)}, expected ({rows}, width) for {what}"
         )
-    if x.dtype not in (torch.float32, torch.float64):
-        raise DataError(f"rows are {x.dtype}, expected float32 or float64")
-    if x.device.type != "cpu":
-        raise DataError(f"rows are on {x.device}, expected the CPU: call .cpu() first")
 
 
 def view(x: Tensor) -> RowsOf:

@@ -77,6 +77,14 @@ class Clock(Checked):
         first = date.fromisoformat(self.start) - date(1970, 1, 1)
         return first.days * self.slots_per_day
 
+    def windows(self, window_slots: int) -> int:
+        """Return the number of windows of ``window_slots`` slots; raise if uneven."""
+        whole(1, window_slots=window_slots)
+        if self.slots % window_slots:
+            trace = f"the trace of {self.slots} slots"
+            raise SettingsError(f"window_slots={window_slots} must divide {trace}")
+        return self.slots // window_slots
+
     def day_of_slot(self, slot: int) -> int:
         """Return the day, from 0, that contains ``slot``."""
         return slot // self.slots_per_day

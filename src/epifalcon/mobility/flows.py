@@ -5,7 +5,6 @@ graph per day.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
 from epifalcon.checks import shaped
-from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, Additive, Counts, RegionIds
@@ -52,15 +50,7 @@ class Flows(Additive):
 
     def moves(self, day: int) -> sp.csr_array:
         """Return the moves of one day, (from regions, to regions)."""
-        if not 0 <= day < self.days:
-            raise DataError(f"day={day} must lie between 0 and {self.days - 1}")
         return self.between[day * self.regions : (day + 1) * self.regions]
-
-    def __add__(self, other: Self) -> Self:
-        """Add the flows of two groups of people."""
-        if (self.days, self.regions) != (other.days, other.regions):
-            raise DataError("flows of different cities or days cannot be added")
-        return super().__add__(other)
 
 
 def count_flows(traces: Traces, progress: Progress = silent) -> Flows:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
 from epifalcon.checks import non_negative, shaped
+from epifalcon.errors import DataError
 from epifalcon.mobility.regions import EARTH_RADIUS_KM, Regions, unit_vectors
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -104,15 +105,25 @@ class MobilityModel:
             epsilon=float(self.epsilon),
         )
 
-    def log_visits(self, slot: int) -> Floats:
-        """Compute the log share of people in each region at ``slot``: (regions,).
+    @cached_property
+    def log_visits(self) -> Floats:
+        """Log share of people in each region by slot, (slots per day, regions).
 
         epsilon is added to every share, so all are finite when it is above 0.
         """
-        weight = self.visits[slot % self.slots_per_day] + self.epsilon
-        share = weight / max(weight.sum(), np.finfo(float).tiny)
+        weight = self.visits + self.epsilon
+        total = weight.sum(axis=1, keepdims=True)
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(share))
+            return np.asarray(np.log(weight / np.maximum(total, np.finfo(float).tiny)))
+
+    def require_match(self, regions: int, slots_per_day: int, what: str) -> None:
+        """Raise ``DataError`` unless ``what`` has these regions and slots per day."""
+        ours, theirs = (len(self.regions), self.slots_per_day), (regions, slots_per_day)
+        if ours != theirs:
+            raise DataError(
+                f"the mobility model has (regions, slots per day) = {ours}, "
+                f"{what} {theirs}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epifalcon.checks import Checked, Count, Share, unit_interval
+from epifalcon.checks import Checked, Count, Share
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, RegionIds
@@ -32,45 +32,32 @@ def report(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Traces:
-    """Select the latest days, then a share of their points; by default everything."""
-    if settings.last_days is not None:
-        traces = keep_last_days(traces, settings.last_days)
-    return keep_share(traces, settings.trace_share, rng, progress)
-
-
-def keep_last_days(traces: Traces, last_days: int) -> Traces:
-    """Select the latest ``last_days`` days (paper: l), as a view."""
-    clock = traces.clock.last(last_days)
-    if clock.days == traces.clock.days:
-        return traces
-    latest = traces.by_slot[-clock.slots :]
-    return Traces(latest, clock, traces.regions, traces.names)
-
-
-def keep_share(
-    traces: Traces,
-    trace_share: float,
-    rng: np.random.Generator,
-    progress: Progress = silent,
-) -> Traces:
-    """Select a random share of each person's observed points (paper: eta).
+    """Select the latest days, then a random share of each person's observed points.
 
     A person with n observed points retains floor(trace_share * n + u) of them, u
     uniform in [0, 1), so trace_share * n on average; every subset of that size is
     equally likely. All other points become -1. With an equal ``rng`` the points of
-    a smaller share are a subset of those of a larger one. A share of 1 returns the
-    same record and draws nothing.
+    a smaller share are a subset of those of a larger one. A share of 1 draws nothing.
     """
-    unit_interval(trace_share=trace_share)
-    if trace_share == 1:
+    if settings.last_days is not None:
+        traces = keep_last_days(traces, settings.last_days)
+    if settings.trace_share == 1:
         return traces
     thinned = np.full(traces.by_slot.shape, UNKNOWN, dtype=np.int32)
     block = max(1, _POINTS_PER_BLOCK // traces.slots)
     for first in range(0, traces.people, block):
         people = slice(first, first + block)
-        thinned[:, people] = _thin(traces.by_person[people], trace_share, rng).T
+        points = traces.by_person[people]
+        thinned[:, people] = _thin(points, settings.trace_share, rng).T
         progress("reporting", min(first + block, traces.people), traces.people)
     return Traces(thinned, traces.clock, traces.regions, names=traces.names)
+
+
+def keep_last_days(traces: Traces, last_days: int) -> Traces:
+    """Select the latest ``last_days`` days (paper: l), as a view."""
+    clock = traces.clock.last(last_days)
+    latest = traces.by_slot[-clock.slots :]
+    return Traces(latest, clock, traces.regions, traces.names)
 
 
 def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> RegionIds:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
+from epifalcon.checks import typed
 from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -37,10 +38,7 @@ class Traces:
 
     def __post_init__(self) -> None:
         array = self.by_slot
-        if array.ndim != 2 or array.dtype != np.int32:
-            raise DataError(
-                f"traces are {array.dtype} of {array.ndim} axes, expected int32 of 2"
-            )
+        typed(np.int32, 2, by_slot=array)
         if array.shape[0] != self.clock.slots:
             raise DataError(
                 f"traces have {array.shape[0]} slots, the clock has {self.clock.slots}"

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from epifalcon.checks import whole
-from epifalcon.errors import DataError
 from epifalcon.hypergraph.propagation import inverse, linear
 from epifalcon.models.settings import DcrnnSettings
 
@@ -31,10 +29,6 @@ def flow_graph(moves: sp.csr_array, dtype: torch.dtype = torch.float32) -> FlowG
     Do^-1 W, averages over the destinations of a region's people, the second, Di^-1 W',
     over their origins. Rows sum to 1, or to 0 for regions without moves.
     """
-    if moves.ndim != 2 or moves.shape[0] != moves.shape[1]:
-        raise DataError(f"moves have shape {moves.shape}, expected a square")
-    if not (np.isfinite(moves.data).all() and (moves.data >= 0).all()):
-        raise DataError("moves must be finite counts of 0 or more")
     walks = []
     for counts in (moves.astype(np.float64), moves.astype(np.float64).T):
         walk = sp.diags_array(inverse(counts.sum(axis=1))) @ counts
@@ -45,24 +39,12 @@ def flow_graph(moves: sp.csr_array, dtype: torch.dtype = torch.float32) -> FlowG
 
 
 def _product(matrix: sp.csr_array, dtype: torch.dtype) -> Walk:
+    start = torch.from_numpy(matrix.indptr.astype(np.int32))
+    index = torch.from_numpy(matrix.indices.astype(np.int32))
+    weight = torch.from_numpy(matrix.data).to(dtype)
     # The fastest sparse product in torch for rows of this width.
-    return partial(
-        _sum_rows,
-        start=torch.from_numpy(matrix.indptr.astype(np.int32)),
-        index=torch.from_numpy(matrix.indices.astype(np.int32)),
-        weight=torch.from_numpy(matrix.data).to(dtype),
-    )
-
-
-def _sum_rows(x: Tensor, start: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    return F.embedding_bag(
-        index,
-        x.contiguous(),
-        start,
-        mode="sum",
-        per_sample_weights=weight,
-        include_last_offset=True,
-    )
+    bag = partial(F.embedding_bag, mode="sum", include_last_offset=True)
+    return lambda x: bag(index, x.contiguous(), start, per_sample_weights=weight)
 
 
 def diffuse(x: Tensor, walks: Sequence[Walk], steps: int) -> Tensor:
@@ -173,7 +155,6 @@ class Dcrnn(nn.Module):
         self, inputs: int, settings: DcrnnSettings, generator: torch.Generator
     ) -> None:
         super().__init__()
-        whole(2, inputs=inputs)
         self.width = settings.hidden_width
         steps = settings.diffusion_steps
         self.encoder, self.decoder = (

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.optim.adam import adam
 
 from epifalcon import store
-from epifalcon.checks import Checked
+from epifalcon.checks import present
 from epifalcon.epidemic.cases import CaseMeasure, CaseSource
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
@@ -41,36 +41,24 @@ WINDOW_DAYS: Final = 3
 """Length of the window of ``GruRegionModel``, in days."""
 _KIND = "region-model"
 _PARAMETERS = "parameters.safetensors"
+_NOT_FITTED = "the region model is not fitted yet: call fit first"
 _MOST = 20.0
 """Upper bound of log(1 + forecast): no region has e^20 cases."""
 
 
 @dataclass(frozen=True, eq=False)
-class RegionHistory(Checked):
+class RegionHistory:
     """Inputs of a region model: flows and cases of the same days."""
 
     flows: Flows
     cases: Floats
-    """Cases, (regions, days), non-negative; copied and made read-only."""
+    """Cases, (regions, days), non-negative."""
     source: CaseSource = "reported"
     """Cases counted: "reported" (tested people only) or "all" (including held-out
     people)."""
     measure: CaseMeasure = "count"
     """Unit of ``cases``: "count" for cases, "share" for cases per 100 visitors,
     "presence" for slots spent by cases."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shape = (self.flows.regions, self.flows.days)
-        cases = np.array(self.cases, dtype=np.float64)
-        if cases.shape != shape:
-            raise DataError(
-                f"cases have shape {cases.shape}, expected {shape} (regions, days)"
-            )
-        if not (np.isfinite(cases).all() and (cases >= 0).all()):
-            raise DataError("cases must be finite numbers of 0 or more")
-        cases.setflags(write=False)
-        object.__setattr__(self, "cases", cases)
 
     @property
     def regions(self) -> int:
@@ -268,14 +256,11 @@ def _validate(network: Dcrnn, data: TrainingData, states: Sequence[Tensor]) -> f
 
 
 @dataclass(frozen=True, eq=False)
-class FittedNetwork(Checked):
-    """Trained network and the kind of history that it applies to."""
+class FittedNetwork:
+    """Trained network, and the scaling of its inputs."""
 
     network: Dcrnn
     scaling: Scaling
-    regions: int
-    source: CaseSource
-    measure: CaseMeasure
 
 
 class DcrnnRegionModel:
@@ -303,14 +288,12 @@ class DcrnnRegionModel:
         network = Dcrnn(scaling.channels, self._network, generator)
         data = TrainingData(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, data, generator, progress)
-        self._fitted = FittedNetwork(
-            network, scaling, history.regions, history.source, history.measure
-        )
+        self._fitted = FittedNetwork(network, scaling)
         return record
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
         """Return the states of the encoder, (regions, days, width)."""
-        fitted = self._fitted_for(history)
+        fitted = self._require_fitted()
         inputs = fitted.scaling.inputs(history)
         with torch.no_grad():
             states = fitted.network.encoder.states(inputs, history.graphs)
@@ -319,11 +302,7 @@ class DcrnnRegionModel:
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
         """Forecast cases (origins, regions, horizon) from days up to each origin."""
-        fitted, horizon = self._fitted_for(history), self.training.horizon
-        last = history.days - 1
-        for origin in origins:
-            if not 0 <= origin <= last:
-                raise DataError(f"origin {origin} must lie between 0 and {last}")
+        fitted, horizon = self._require_fitted(), self.training.horizon
         days = max(origins, default=-1) + 1
         inputs = fitted.scaling.inputs(history)[:days]
         forecasts = np.zeros((len(origins), history.regions, horizon))
@@ -338,17 +317,14 @@ class DcrnnRegionModel:
     def save(self, folder: Path, regions: Regions, origin: store.Origin) -> None:
         """Write the fitted model and a fingerprint of ``regions`` into ``folder``."""
         fitted = self._require_fitted()
-        _require_count(fitted.regions, regions)
         network = as_plain(self._network)
         network = {"name": network.pop("kind"), **network}
         described = {"network": network, "training": as_plain(self.training)}
         meta = {
             "model": described,
             "scaling": as_plain(fitted.scaling),
-            "regions": fitted.regions,
+            "regions": len(regions),
             "regions_sha256": regions_sha256(regions),
-            "source": fitted.source,
-            "measure": fitted.measure,
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / _PARAMETERS, fitted.network.state_dict())
@@ -363,12 +339,11 @@ class DcrnnRegionModel:
         """
         meta = store.read(folder, _KIND).meta
         try:
-            count, own = int(meta["regions"]), meta["regions_sha256"]
-            _require_count(count, regions)
-            if own != regions_sha256(regions):
+            if meta["regions_sha256"] != regions_sha256(regions):
+                count = int(meta["regions"])
                 raise DataError(
-                    f"{folder}: this region model belongs to another city, whose "
-                    f"{count} regions lie elsewhere: fit the region model again"
+                    f"{folder}: this region model belongs to another city, of "
+                    f"{count} regions: fit the region model again"
                 )
             network = dict(meta["model"]["network"])
             if (name := network.pop("name")) != "dcrnn":
@@ -381,8 +356,6 @@ class DcrnnRegionModel:
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
             dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
-            source, measure = meta["source"], meta["measure"]
-            fitted = FittedNetwork(dcrnn, scaling, count, source, measure)
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
         except SettingsError as error:
@@ -394,29 +367,11 @@ class DcrnnRegionModel:
         except RuntimeError:
             raise DataError(f"{folder}: holds parameters of another network") from None
         model = cls(settings)
-        model._fitted = fitted
+        model._fitted = FittedNetwork(dcrnn, scaling)
         return model
 
     def _require_fitted(self) -> FittedNetwork:
-        if self._fitted is None:
-            raise DataError("the region model is not fitted yet: call fit first")
-        return self._fitted
-
-    def _fitted_for(self, history: RegionHistory) -> FittedNetwork:
-        """Return the fit; raise ``DataError`` for other regions or another unit."""
-        fitted = self._require_fitted()
-        if history.regions != fitted.regions:
-            raise DataError(
-                f"the region model was fitted to {fitted.regions} regions and belongs "
-                f"to another city than this history of {history.regions}"
-            )
-        own, given = (fitted.source, fitted.measure), (history.source, history.measure)
-        if own != given:
-            raise DataError(
-                f"the region model was fitted to cases {own} (source, measure), "
-                f"this history has {given}: fit it again"
-            )
-        return fitted
+        return present(self._fitted, _NOT_FITTED)
 
 
 def regions_sha256(regions: Regions) -> str:
@@ -435,14 +390,6 @@ def regions_sha256(regions: Regions) -> str:
         digest.update(repr(array.shape).encode())
         digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
     return digest.hexdigest()
-
-
-def _require_count(fitted: int, regions: Regions) -> None:
-    if fitted != len(regions):
-        raise DataError(
-            f"this region model of {fitted} regions belongs to another city than "
-            f"these {len(regions)} regions: fit the region model again"
-        )
 
 
 class GruRegionModel:
@@ -517,11 +464,9 @@ class GruRegionModel:
 
     def _state(self, inputs: Tensor, day: int) -> Tensor:
         """Return the state (regions, width) after the window that ends with ``day``."""
-        if self._cell is None:
-            raise DataError("the region model is not fitted yet: call fit first")
-        state = None
+        cell, state = present(self._cell, _NOT_FITTED), None
         for x in inputs[max(day - WINDOW_DAYS + 1, 0) : day + 1]:
-            state = self._cell(x, state)
+            state = cell(x, state)
         return state  # type: ignore[return-value]
 
     def _next(self, state: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from epifalcon import checks
-from epifalcon.checks import extra_module, non_negative, one_of, positive, whole
+from epifalcon.checks import extra_module, non_negative, positive, whole
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.events import (
     UNITS,
@@ -153,10 +153,6 @@ def reference_epsilon(
     ``noise_multiplier`` is sigma over sensitivity. PLD is numerically exact, RDP an
     upper bound.
     """
-    positive(noise_multiplier=noise_multiplier)
-    whole(1, releases=releases)
-    one_of(("pld", "rdp"), method=method)
-    _check_delta(delta)
     dp: Any = extra_module("dp_accounting", "audit", "this check")
     package = import_module(f"dp_accounting.{method}")
     accountants = {"pld": "PLDAccountant", "rdp": "RdpAccountant"}

@@ -134,7 +134,6 @@ NormalSource = torch.Generator | KeyedNormals
 
 def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
     """Return standard normal noise (rows, width), fixed by key, person and place."""
-    whole(1, width=width)
     noise = np.zeros((len(rows.person), width))
     _fill_rows(noise, rows.person, rows.place, key.terms.round, key.words())
     return noise

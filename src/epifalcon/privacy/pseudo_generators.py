@@ -59,15 +59,8 @@ _LEAST_CHANCE = 1e-30
 Domains = NDArray[np.int32]
 """Epidemic domain of each region, (regions,), numbered from 0 without gaps."""
 
-Generator = Callable[
-    [Traces, MobilityModel, Floats, PseudoSettings, np.random.Generator, Progress],
-    PseudoTraces,
-]
-"""Interface of all generators; the third argument is the reported cases.
-
-With equal seeds, more copies extend fewer ones. Pseudo traces must be drawn once and
-stored: two draws for one person would have only the true places in common.
-"""
+Generator = Callable[..., PseudoTraces]
+"""Function with the arguments of ``generate``."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +86,10 @@ class SampledTraces:
         rng: np.random.Generator,
         progress: Progress = silent,
     ) -> PseudoTraces:
-        """Generate pseudo traces for everybody (see ``Generator``)."""
-        for name, ours, theirs in (
-            ("regions", len(model.regions), len(traces.regions)),
-            ("slots per day", model.slots_per_day, traces.clock.slots_per_day),
-        ):
-            if ours != theirs:
-                raise DataError(
-                    f"the mobility model has {ours} {name}, the traces have {theirs}"
-                )
-        domains = np.zeros(len(traces.regions), np.int32)
+        """Generate pseudo traces for everybody (see ``generate``)."""
+        regions = len(traces.regions)
+        model.require_match(regions, traces.clock.slots_per_day, "the traces")
+        domains = np.zeros(regions, np.int32)
         if self.by_domain:
             domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
         weight = model.visits if self.by_visits else np.ones(model.visits.shape)
@@ -136,10 +123,11 @@ def generate(
 ) -> PseudoTraces:
     """Generate everybody's pseudo traces (algorithm 2 of the paper, PseudoLocGenerate).
 
-    ``cases`` (regions, days) are reported cases; see ``Generator``.
+    ``cases`` (regions, days) are reported cases. With equal seeds, more copies extend
+    fewer ones. Pseudo traces must be drawn once and stored: two draws for one person
+    would have only the true places in common.
     """
-    chosen = GENERATORS[settings.method]
-    return chosen(traces, model, cases, settings, rng, progress)
+    return GENERATORS[settings.method](traces, model, cases, settings, rng, progress)
 
 
 def epidemic_domains(

@@ -5,7 +5,15 @@ from typing import Literal
 
 import numpy as np
 
-from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, PositiveShare
+from epifalcon.checks import (
+    Checked,
+    Count,
+    CountOrZero,
+    NonNegative,
+    PositiveShare,
+    shaped,
+    typed,
+)
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, RegionIds
@@ -74,15 +82,8 @@ class PseudoTraces:
 
     def __post_init__(self) -> None:
         array, true = self.pseudo, self.true.by_slot
-        if array.ndim != 3 or array.dtype != np.int32:
-            raise DataError(
-                f"pseudo is {array.dtype} of {array.ndim} axes, expected int32 of 3"
-            )
-        if array.shape[1:] != true.shape:
-            raise DataError(
-                f"pseudo has shape {array.shape}, expected (copies, slots, people) "
-                f"with slots, people = {true.shape}"
-            )
+        typed(np.int32, 3, pseudo=array)
+        shaped((len(array), *true.shape), pseudo=array)
         for slot in range(len(true)):
             _require_distinct(array[:, slot], true[slot], len(self.true.regions), slot)
         array.setflags(write=False)

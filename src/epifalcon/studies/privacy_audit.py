@@ -7,7 +7,6 @@ data. The true places and test results serve only to evaluate the attacks.
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from epifalcon.attacks.claims import (
 )
 from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
 from epifalcon.attacks.label_inference import LabelScores
-from epifalcon.attacks.localisation import MobilityProfile, forward_backward
+from epifalcon.attacks.localisation import forward_backward, log_visits
 from epifalcon.attacks.recurrence import (
     EvidenceWeights,
     RepeatReliability,
@@ -297,35 +296,30 @@ class ClaimedPlaces:
     claimed: Counts | None = None
     """(claims,) number of people who claim the place; None if not counted."""
 
-    @cached_property
-    def profile(self) -> MobilityProfile:
-        """The mobility model in the layout that attacks use."""
-        return MobilityProfile.of(self.model)
-
     def likely(self, statistics: UploadStatistics | None = None) -> Floats:
         """Return (claims,) probabilities of being true, by the strongest attack."""
-        hints = None
+        hints, slots = None, None
         if self.parameters.by_sets:
-            if statistics is not None:
-                hints = upload_attacks.by_sets(statistics, slots_of_set(self.claims))
-            return self._by_sets(hints)
+            slots = slots_of_set(self.claims)
         if statistics is not None:
-            hints = upload_attacks.combined(statistics)
-        return combined(self.claims, self.profile, self.parameters.passes, hints)
+            hints = upload_attacks.combined(statistics, slots)
+        if self.parameters.by_sets:
+            return self._by_sets(hints)
+        return combined(self.claims, self.model, self.parameters.passes, hints)
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
         sets = self.parameters.sets
-        return by_sets(self.claims, self.profile, sets, hints, self.claimed)
+        return by_sets(self.claims, self.model, sets, hints, self.claimed)
 
     def attack_scores(
         self, statistics: UploadStatistics | None = None
     ) -> list[AttackScores]:
         """Return all attacks on places; with ``statistics``, also the joint attack."""
-        claims, profile = self.claims, self.profile
-        visits = profile.log_visits(claims)
-        moves = forward_backward(claims, profile)
+        claims, model = self.claims, self.model
+        visits = log_visits(claims, model)
+        moves = forward_backward(claims, model)
         often = recurrence(claims).same_hour.astype(float)
-        both = combined(claims, profile, self.parameters.passes)
+        both = combined(claims, model, self.parameters.passes)
         at_this_hour = "the place claimed most often at this hour of other days"
         weighed = "both, weighted by a simulated city of the attacker"
         equal_sets = "moves, with equal true places in slots with equal claims"
@@ -357,9 +351,9 @@ def learn_attacks(
     own = rehearse(experiment, copies, seed, progress)
     passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
-    claims, profile = other.candidates, other.profile
-    by_moves = combined(claims, profile, passes)
-    one_per_set = by_sets(claims, profile, sets, claimed=other.claimed)
+    claims, model = other.candidates, other.model
+    by_moves = combined(claims, model, passes)
+    one_per_set = by_sets(claims, model, sets, claimed=other.claimed)
     better = other.error(one_per_set) < other.error(by_moves)
     return AttackParameters(passes, sets, better)
 

@@ -30,7 +30,6 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 from scipy.stats import binom, binomtest
 
-from epifalcon.errors import DataError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.types import Floats, Mask
 
@@ -118,8 +117,6 @@ def guess_extremes(scores: Floats, included: Mask, share: float) -> Guesses:
     Half of the guesses are "in", for the highest scores, the others "out", for the
     lowest; ``scores`` and ``included`` are (canaries,).
     """
-    if scores.shape != included.shape:
-        raise DataError(f"scores have shape {scores.shape}, expected {included.shape}")
     total = len(scores)
     made = min(total, max(1, round(share * total)))
     order = np.argsort(scores, kind="stable")

@@ -13,7 +13,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.errors import DataError
 from epifalcon.types import Floats
 
 _AXES = ("rounds", "people", "places", "coordinates")
@@ -61,8 +60,6 @@ def check_noise(blank: Floats, sigma: float) -> NoiseStatistics:
     checked in total and for each round, place and coordinate. With ``sigma`` 0 nothing
     is checked.
     """
-    if blank.ndim != len(_AXES):
-        raise DataError(f"blank has {blank.ndim} axes, expected {len(_AXES)}")
     if sigma == 0:
         return NOTHING_FOUND
     rounds = [_correlated(one, other) for one, other in combinations(blank, 2)]

@@ -15,8 +15,9 @@ Rounds are the first, the last, and some drawn at random between them.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, product
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -41,7 +42,15 @@ from epifalcon.attacks.audit.noise_checks import (
     shared_noise,
     worst,
 )
-from epifalcon.checks import one_of, positive, unit_interval, whole
+from epifalcon.checks import (
+    Checked,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveShare,
+    Share,
+    whole,
+)
 from epifalcon.errors import SettingsError
 from epifalcon.federation.privacy_plan import PrivacyPlan
 from epifalcon.models.settings import FalconSettings
@@ -53,6 +62,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 
 Strength = Literal["run", "test", "bare"]
+_TwoOrMore = Annotated[int, partial(whole, 2)]
 
 ALL = "all cells"
 """Channel name of the row that combines all channels."""
@@ -127,36 +137,30 @@ class AuditRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings:
+class AuditSettings(Checked):
     """Settings of a canary audit."""
 
-    canaries: int = 4000
+    canaries: _TwoOrMore = 4000
     """Number of canary visits."""
-    canary_people: int = 2000
+    canary_people: _TwoOrMore = 2000
     """Number of canary people, for gradients."""
-    around: int = 60
+    around: CountOrZero = 60
     """Number of other people at the canaries' site; unused in mode ``local``."""
-    rounds: int = 6
+    rounds: Count = 6
     """Maximum number of audited rounds; even, so that reused noise cancels."""
-    confidence: float = CONFIDENCE
+    confidence: Share = CONFIDENCE
     """Probability that no bound of the whole audit is too high."""
-    test_epsilon: float = 2.0
+    test_epsilon: Positive = 2.0
     """Epsilon that the ledger claims for the audited rounds at strength ``test``."""
-    guess_share: float = 0.25
+    guess_share: PositiveShare = 0.25
     """Share of canaries to guess for the one-run bound, by most extreme scores."""
     strengths: tuple[Strength, ...] = ("run", "test", "bare")
     """Noise strengths at which to audit: ``run``, ``test`` and ``bare``."""
 
     def __post_init__(self) -> None:
-        whole(2, canaries=self.canaries, canary_people=self.canary_people)
-        whole(1, rounds=self.rounds)
-        whole(0, around=self.around)
-        positive(test_epsilon=self.test_epsilon, guess_share=self.guess_share)
-        unit_interval(confidence=self.confidence, guess_share=self.guess_share)
+        super().__post_init__()
         if not self.strengths or len(set(self.strengths)) < len(self.strengths):
             raise SettingsError("strengths must name 'run', 'test', 'bare', each once")
-        for strength in self.strengths:
-            one_of(get_args(Strength), strengths=strength)
         if self.confidence in (0, 1):
             raise SettingsError(f"confidence={self.confidence} must be between 0 and 1")
 
@@ -207,7 +211,6 @@ def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
     Returns all rounds if there are fewer. Two consecutive rounds at each end detect
     noise that is reused in the next round.
     """
-    whole(1, planned=planned, count=count)
     if planned <= count:
         return tuple(range(planned))
     chosen = list(dict.fromkeys((0, planned - 1, planned - 2, 1)))[:count]

@@ -36,6 +36,7 @@ from epifalcon.mobility.synthetic.gravity import Kernel, destinations
 from epifalcon.mobility.synthetic.schedule import (
     Behaviour,
     Coverage,
+    Memory,
     World,
     simulate_people,
 )
@@ -332,12 +333,16 @@ def build_city(
     layout = lay_out(settings, rng)
     world = make_world(layout, settings)
     coverage = make_coverage(settings)
-    clock = settings.clock
+    clock, days = settings.clock, settings.days
     by_slot = np.empty((clock.slots, settings.people), dtype=np.int32)
 
     def simulate(first: int) -> int:
         last = min(first + BLOCK_PEOPLE, settings.people)
-        simulate_people(world, coverage, seed, first, last, clock.slot_minutes, by_slot)
+        # People are written row by row and transposed at the end: a column at a time
+        # would touch a new cache line for every slot.
+        rows, memory = np.empty((last - first, clock.slots), np.int32), Memory.of(days)
+        simulate_people(world, coverage, memory, seed, first, clock.slot_minutes, rows)
+        by_slot[:, first:last] = rows.T
         return last
 
     with ThreadPoolExecutor(get_num_threads()) as pool:

@@ -119,26 +119,8 @@ class Memory(NamedTuple):
         )
 
 
-def simulate_people(
-    world: World,
-    coverage: Coverage,
-    seed: np.uint64,
-    begin: int,
-    end: int,
-    slot_minutes: int,
-    by_slot: RegionIds,
-) -> None:
-    """Simulate people ``begin`` to ``end`` and fill ``by_slot`` (slots, people)."""
-    # People are written row by row and transposed at the end: a column at a time
-    # would touch a new cache line for every slot.
-    rows = np.empty((end - begin, len(by_slot)), np.int32)
-    memory = Memory.of(len(by_slot) * slot_minutes // DAY)
-    _simulate_people(world, coverage, memory, seed, begin, slot_minutes, rows)
-    by_slot[:, begin:end] = rows.T
-
-
 @njit(nogil=True)
-def _simulate_people(
+def simulate_people(
     world: World,
     coverage: Coverage,
     memory: Memory,
@@ -147,6 +129,7 @@ def _simulate_people(
     slot_minutes: int,
     rows: RegionIds,
 ) -> None:
+    """Simulate the people from ``begin`` on and fill ``rows`` (people, slots)."""
     per_day = DAY // slot_minutes
     days = rows.shape[1] // per_day
     for number in range(begin, begin + len(rows)):
@@ -217,9 +200,11 @@ def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> Non
     _free_time(world, memory, person, clock, begin, off)
     if begin >= DAY:
         return
-    end = _work(world, memory, person, begin)
-    if end < DAY:
-        _after_work(world, memory, person, end, off)
+    clock = _work(world, memory, person, begin)
+    if clock < DAY and uniform(state) < min(0.9, 0.4 * person.activity):
+        clock = _outing(world, memory, person, person.work, clock, DAY)
+    if clock < DAY:
+        _free_time(world, memory, person, clock, DAY, off)
 
 
 @inner
@@ -234,17 +219,6 @@ def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
         _until(memory, place, middle + 30 + int(30.0 * uniform(state)))
     _until(memory, person.work, end)
     return end
-
-
-@inner
-def _after_work(
-    world: World, memory: Memory, person: Person, clock: int, off: int
-) -> None:
-    """Simulate the time after work: perhaps an outing, then free time."""
-    if uniform(memory.state) < min(0.9, 0.4 * person.activity):
-        clock = _outing(world, memory, person, person.work, clock, DAY)
-    if clock < DAY:
-        _free_time(world, memory, person, clock, DAY, off)
 
 
 @inner
