@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])
-def test_the_figures_are_those_that_are_relied_on(run_town, mode):
+def test_the_figures_are_those_that_are_relied_on(run_town, tmp_path, mode):
     said = run_town("--json", "--mode", mode, "--seed", 7)
     assert said.code == 0, said.err
     figures = strict(said.out)
@@ -34,6 +34,8 @@ def test_the_figures_are_those_that_are_relied_on(run_town, mode):
         assert figures["metrics"]
     else:
         assert figures.keys() & {"metrics", "tested", "statistics"} == set()
+    stored = strict((tmp_path / "run" / "summary.json").read_text())
+    assert figures == {**stored, "out": str(tmp_path / "run")}
         visit, day, person = epsilon
         assert 0 < visit < day < person
         assert mode == "paper" or person <= 8 + 1e-6
