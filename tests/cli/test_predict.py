@@ -165,6 +165,9 @@ def test_the_cost_of_a_prediction_is_printed(epifalcon, tmp_path):
     said = epifalcon("predict", folder, *words)
     assert said.code == 0
     assert "epsilon of one person is" in said.out
+    assert "Risks are raw data" in said.out
+    files = [out, *(folder / "private").rglob("*")]
+    assert [one for one in files if one.stat().st_mode & 0o077] == []
     again = epifalcon("predict", folder, *words, "--overwrite", "--json").json
     trained = json.loads((folder / "summary.json").read_text())["epsilon"]["person"]
     assert again["privacy"]["epsilon"]["person"] > trained

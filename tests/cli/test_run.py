@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])
-def test_the_figures_are_those_that_are_relied_on(run_town, mode):
+def test_the_figures_are_those_that_are_relied_on(run_town, tmp_path, mode):
     said = run_town("--json", "--mode", mode, "--seed", 7)
     assert said.code == 0, said.err
     figures = strict(said.out)
@@ -39,6 +39,8 @@ def test_the_figures_are_those_that_are_relied_on(run_town, mode):
         visit, day, person = epsilon
         assert 0 < visit < day < person
         assert mode == "paper" or person <= 8 + 1e-6
+    stored = strict((tmp_path / "run" / "summary.json").read_text())
+    assert figures == {**stored, "out": str(tmp_path / "run")}
 
 
 def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(

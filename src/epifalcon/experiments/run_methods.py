@@ -159,8 +159,8 @@ class Outcome:
             "seconds": self.seconds,
         }
         if not entry(self.method).trains_in_rounds:
-            told = {k: v for k, v in self.diagnostics.items() if k != "spent"}
-            return plain | ({"told": told} if told else {}) | (self.spent or {})
+            rest = {k: v for k, v in self.diagnostics.items() if k != "spent"}
+            return plain | ({"told": rest} if rest else {}) | (self.spent or {})
         shown = {
             key: value
             for key, value in self.diagnostics.items()
