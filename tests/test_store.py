@@ -1,6 +1,8 @@
 import contextlib
 import errno
+import fcntl
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -363,6 +365,23 @@ def test_the_next_writer_removes_what_a_killed_process_left(tmp_path):
         with new_directory(tmp_path / "new"):
             pass
         assert set(tmp_path.iterdir()) == {busy, tmp_path / "new"}
+
+
+@pytest.mark.parametrize("step", [(os, "open"), (fcntl, "flock")])
+def test_a_scratch_folder_removed_before_its_lock_is_made_again(
+    tmp_path, monkeypatch, step
+):
+    real = getattr(*step)
+
+    def late(*more):
+        monkeypatch.undo()
+        store.clear_scratch(tmp_path)
+        return real(*more)
+
+    monkeypatch.setattr(*step, late)
+    with new_directory(tmp_path / "out") as scratch:
+        (scratch / "file").touch()
+    assert files_in(tmp_path) == {"out", "out/file"}
 
 
 def test_a_kill_at_any_change_leaves_the_old_or_the_new(tmp_path):

@@ -124,15 +124,28 @@ def scratch_beside(path: Path) -> Iterator[Path]:
     Only this user can read the folder. It is removed at the end, with the parents
     created for it; what killed processes left beside ``path`` is removed first.
     """
-    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    with parents_of(path), writing(path, scratch):
-        clear_scratch(path.parent)
-        scratch.mkdir(mode=0o700)
+    with parents_of(path), contextlib.ExitStack() as held:
+        with writing(path):
+            clear_scratch(path.parent)
+        scratch = _new_scratch(path, held)
         try:
-            with _locked(scratch):
+            with writing(path, scratch):
                 yield scratch / path.name
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _new_scratch(path: Path, held: contextlib.ExitStack) -> Path:
+    """Create a folder that ``clear_scratch`` leaves alone until ``held`` is closed."""
+    while True:
+        scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+        with writing(path, scratch):
+            scratch.mkdir(mode=0o700)
+            # Another process may remove the folder before it is locked.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                held.enter_context(_locked(scratch))
+                if scratch.exists():
+                    return scratch
 
 
 def clear_scratch(folder: Path) -> None:
