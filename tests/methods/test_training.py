@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.methods.training import TRAINING, Checkpointer, TrainingSettings, train
+from epifalcon.methods.training import TRAINING, Checkpointer, LearnerSettings, train
 from epifalcon.store import Origin
 from tests.faults import Killed, disk, killed_at
 from tests.methods import tiny
@@ -45,7 +45,7 @@ class Walk:
 
 def trained(loop=LOOP, seed=5, **checkpointer):
     made = {"folder": None, "origin": Origin({"a": 1}, seed), **checkpointer}
-    settings = TrainingSettings(**{key: loop[key] for key in loop if key != "steps"})
+    settings = LearnerSettings(**{key: loop[key] for key in loop if key != "steps"})
     return train(Walk(), Checkpointer(**made), settings, loop["steps"])
 
 

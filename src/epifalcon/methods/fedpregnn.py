@@ -56,8 +56,8 @@ from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
 from epifalcon.methods.base import Method, Scores
 from epifalcon.methods.training import (
     Checkpointer,
+    LearnerSettings,
     LearningRates,
-    TrainingSettings,
     train,
     validation_people,
 )
@@ -92,7 +92,7 @@ class UploadNoise(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPreGnnSettings(TrainingSettings):
+class FedPreGnnSettings(LearnerSettings):
     """Settings of FedPreGNN; the authors' values are given where they differ.
 
     ``input`` is the data sent to the helper: the person's test result, or the learnt

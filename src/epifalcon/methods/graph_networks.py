@@ -36,7 +36,7 @@ from epifalcon.methods.base import Method, Scores
 from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.training import (
     Checkpointer,
-    TrainingSettings,
+    LearnerSettings,
     train,
     validation_people,
 )
@@ -47,7 +47,7 @@ from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings(TrainingSettings):
+class NetworkSettings(LearnerSettings):
     """Settings shared by all networks."""
 
     dropout: Share = 0.2

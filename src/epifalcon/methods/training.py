@@ -45,7 +45,7 @@ LearningRates = Annotated[tuple[Positive, ...], some]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(Checked):
+class LearnerSettings(Checked):
     """Settings shared by all trained methods."""
 
     input: Literal["exposure", "embedding"] = "exposure"
@@ -163,7 +163,7 @@ class Checkpointer:
 def train(
     learner: Learner,
     checkpointer: Checkpointer,
-    settings: TrainingSettings,
+    settings: LearnerSettings,
     steps: int,
     unit: str = "steps",
 ) -> Trained:

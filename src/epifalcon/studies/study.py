@@ -77,9 +77,9 @@ class Cell:
     most_seeds: int | None = None
     """Maximum number of seeds; None for all."""
 
-    def also(self, overrides: Sequence[str], **changes: Any) -> "Cell":  # noqa: ANN401
-        """Return a copy of the cell with additional overrides and other changes."""
-        return replace(self, overrides=(*self.overrides, *overrides), **changes)
+    def also(self, overrides: Sequence[str]) -> "Cell":
+        """Return a copy of the cell with additional overrides."""
+        return replace(self, overrides=(*self.overrides, *overrides))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Time, memory, accuracy and graph sizes by the number of people."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
@@ -36,10 +37,10 @@ def _cells(scale: Scale) -> list[Cell]:
         methods = tuple(one for one in _METHODS if people <= _MOST.get(one, people))
         # Graph sizes are measured on the runs of a method that runs at every size.
         counted, graphs = ("soft-dct-ratio",), f"{label}, graphs"
-        town = town.also(overrides, facts=facts)
+        town = replace(town.also(overrides), facts=facts)
         cells += [
-            town.also((), label=graphs, methods=counted, then="sizes"),
-            town.also((), label=label, methods=methods),
+            replace(town, label=graphs, methods=counted, then="sizes"),
+            replace(town, label=label, methods=methods),
         ]
     return cells
 

@@ -1,6 +1,7 @@
 """Falcon without single components, with reported and with all cases."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
@@ -65,8 +66,8 @@ def _cell(
         against.append(Reference("the same with reported cases", twin, method))
     elif printed and label not in (_WHOLE, _HGNN):
         against.append(Reference(_WHOLE, _WHOLE, "falcon"))
-    return SARS[scale].also(
-        overrides,
+    return replace(
+        SARS[scale].also(overrides),
         label=label,
         methods=(method,),
         group=_PAPERS if printed else _FURTHER,

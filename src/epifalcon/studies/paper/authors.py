@@ -51,8 +51,8 @@ def _cells(scale: Scale) -> list[Cell]:
     town = replace(SARS[scale], preset=f"{SARS[scale].preset}+authors")
 
     def cell_of(label: str, overrides: Sequence[str], method: str = "falcon") -> Cell:
-        titles = {method: label}
-        return town.also(overrides, label=label, methods=(method,), titles=titles)
+        titles, cell = {method: label}, town.also(overrides)
+        return replace(cell, label=label, methods=(method,), titles=titles)
 
     against = (Reference(_HGNN, _HGNN, "hgnn"), Reference(_BARE, _BARE))
     published = {"hgnn": ABLATION["hgnn"].values}

@@ -45,8 +45,8 @@ def table_6(town: Cell, people: int) -> list[Cell]:
     """Return one audited cell of Falcon for each noise scale of table 6."""
     town = town.also((f"pseudo.pseudo_copies={PSEUDO}", f"view.people={people}"))
     return [
-        town.also(
-            (f"privacy.upload_sigma={sigma}",),
+        replace(
+            town.also((f"privacy.upload_sigma={sigma}",)),
             label=f"σ {sigma:g}",
             methods=("falcon",),
             facts={"upload_sigma": sigma},

@@ -43,8 +43,10 @@ def _cells(town: Cell) -> list[Cell]:
     falcon = {"falcon": values.pop("falcon")} if values else {}
     against = tuple(Reference(one, town.label, one) for one in ("hgnn", "hbp"))
     everything = replace(town, methods=all_methods(), published=values, against=against)
-    noised = everything.also(PAPER, label=label, methods=("falcon",), published=falcon)
-    leaking = noised.also(EVERYBODYS, label=f"{label}, everybody's cases")
+    noised = replace(
+        everything.also(PAPER), label=label, methods=("falcon",), published=falcon
+    )
+    leaking = replace(noised.also(EVERYBODYS), label=f"{label}, everybody's cases")
     return [everything, noised, leaking]
 
 

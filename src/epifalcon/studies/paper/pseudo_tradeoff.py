@@ -1,5 +1,6 @@
 """Pseudo traces of five generators: accuracy against attack error."""
 
+from dataclasses import replace
 from itertools import product
 
 from epifalcon.reports import study_plots
@@ -32,8 +33,8 @@ traces cost nothing (.669 and .668)."""
 def _cells(scale: Scale) -> list[Cell]:
     town = SARS[scale].also((*PAPER, *NOISE, "region.macro_cases=none"))
     return [
-        town.also(
-            (f"pseudo.method={generator}", f"pseudo.pseudo_copies={copies}"),
+        replace(
+            town.also((f"pseudo.method={generator}", f"pseudo.pseudo_copies={copies}")),
             label=f"{generator} {copies}",
             methods=("falcon",),
             facts={"generator": generator, "copies": copies},

@@ -36,8 +36,8 @@ def _cells(
         ):
             against = Reference(first, first + ending), Reference("HGNN", label, "hgnn")
             cells.append(
-                SARS[scale].also(
-                    (*overrides, *more),
+                replace(
+                    SARS[scale].also((*overrides, *more)),
                     label=label + ending,
                     methods=methods,
                     facts={setting.rpartition(".")[2]: share},

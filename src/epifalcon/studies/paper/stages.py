@@ -1,6 +1,7 @@
 """Study of the stages before and after the Omicron outbreak: table 5 of the paper."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ _LAST = "after"
 def _cells(scale: Scale) -> list[Cell]:
     cells = []
     for stage, day in STAGE_DAYS.items():
-        town = OMICRON[scale].also(
-            (f"city.days={day}",),
+        town = replace(
+            OMICRON[scale].also((f"city.days={day}",)),
             label=stage,
             methods=_METHODS,
             group=f"{stage.capitalize()} the outbreak, day {day}",
@@ -40,9 +41,9 @@ def _cells(scale: Scale) -> list[Cell]:
             published=printed(STAGES[stage]),
         )
         label, methods = f"{stage}, the paper's noise", ("falcon",)
-        noised = town.also(PAPER, label=label, methods=methods)
+        noised = replace(town.also(PAPER), label=label, methods=methods)
         label = f"{stage}, everybody's cases"
-        cells += [town, noised, noised.also(EVERYBODYS, label=label)]
+        cells += [town, noised, replace(noised.also(EVERYBODYS), label=label)]
     return cells
 
 
