@@ -140,7 +140,12 @@ class MergedEdges:
             sums[0] += _pad(drawn)
         out = np.empty(rows.shape, x.dtype)
         last = np.ones(len(x)) if scale is None else scale
-        _finish(sums, rows, own, last, out)
+        people = np.linspace(0, len(x), _PARTS + 1).astype(np.int64)
+
+        def finish(part: int) -> None:
+            _finish(sums, rows, own, last, people[part], people[part + 1], out)
+
+        each_part(finish, _PARTS, _PARTS * sums[0].size)
         self._spare[:] = [sums]
         return np.moveaxis(out, 0, 1).reshape(len(x), -1)[:, :width]
 
@@ -393,10 +398,18 @@ def _pass_on(weight: Floats, table: RowsOf) -> None:
 
 
 @compiled
-def _finish(sums: RowsOf, x: RowsOf, own: Floats, scale: Floats, out: RowsOf) -> None:
-    """Write scale * (sum of parts + own * x), and reset the parts to zero."""
+def _finish(
+    sums: RowsOf,
+    x: RowsOf,
+    own: Floats,
+    scale: Floats,
+    begin: int,
+    end: int,
+    out: RowsOf,
+) -> None:
+    """Write scale * (sum of parts + own * x) of some people, and reset their parts."""
     for piece in range(len(x)):
-        for who in range(len(own)):
+        for who in range(begin, end):
             factor, last = x.dtype.type(own[who]), x.dtype.type(scale[who])
             for column in range(_COLUMNS):
                 total = factor * x[piece, who, column]
