@@ -236,16 +236,18 @@ def write_manifest(
     replace_text(folder / MANIFEST, json_text(content, indent=2) + "\n")
 
 
-def replace_text(path: Path, text: str, mode: int | None = None) -> None:
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Replace the contents of a file atomically; a link stays a link.
 
-    ``mode`` are the permissions of the new file.
+    ``mode`` are the permissions of the new file, before the umask.
     """
     path = Path(os.path.realpath(path))
     scratch = path.with_name(f".{path.name}.partial")
-    if mode is not None:
-        scratch.touch(mode=mode)
-    scratch.write_text(text, encoding="utf-8")
+    scratch.unlink(missing_ok=True)
+    # A link that others planted under this name is not followed.
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
     flush(scratch)
     scratch.rename(path)
 

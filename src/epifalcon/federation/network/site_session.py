@@ -246,7 +246,7 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         """
         lines = [f"{person},{p:.6g}\n" for person, p in enumerate(risk.tolist())]
         text = "person,probability\n" + "".join(lines)
-        store.replace_text(self.folder / RISKS, text)
+        store.replace_text(self.folder / RISKS, text, mode=0o600)
         if not requested:
             return messages.ScoresReply()
         run = self.admitted
