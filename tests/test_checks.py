@@ -65,6 +65,7 @@ def test_exit_codes_are_the_documented_ones():
         "CorruptFileError": 5,
         "WriteError": 6,
         "TooFewSitesError": 7,
+        "UnreachableError": 8,
         "StoppedError": 130,
     }
 

@@ -27,11 +27,10 @@ from numpy.typing import NDArray
 
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError, WriteError
 from epifalcon.settings import fingerprint, json_text
+from epifalcon.streams import PRIVATE
 from epifalcon.types import Plain
 
 MANIFEST = "manifest.json"
-PRIVATE = "private"
-"""Folder of raw data beside files that may be shared; has a manifest of its own."""
 FORMAT = "epifalcon-record"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")

@@ -22,10 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from epifalcon.errors import CorruptFileError, SettingsError
-from epifalcon.store import PRIVATE
 
-NOISE_SECRET = "noise_secret"
-"""File with the secret of the noise, in the folder ``PRIVATE``."""
+PRIVATE, NOISE_SECRET = "private", "noise_secret"
+"""Folder of raw data, and the file in it with the secret of the noise."""
 _SECRET_BYTES = 32
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epifalcon.cli.main import main
-from epifalcon.experiments.run_folder import secret_of_noise
+from epifalcon.experiments.run_folder import data_folder, secret_of_noise
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.privacy.spending import SpendingRecord
 
@@ -75,7 +75,7 @@ def write_own_data(folder, name, people, places):
 
 def own_budget(folder):
     """Let a copy of a run spend as if it were the only one."""
-    for path in folder.glob("methods/*/ledger.jsonl"):
+    for path in data_folder(folder).glob("methods/*/ledger.jsonl"):
         secret = secret_of_noise(folder, path.parent.name)
         if (record := SpendingRecord.of_user(secret)) is not None:
             ledger = Ledger.open(path)

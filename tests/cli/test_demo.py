@@ -29,7 +29,7 @@ def test_a_table_with_explanations_and_a_report(epifalcon, tmp_path):
     said = epifalcon("demo", "--out", out)
     assert said.code == 0, said.err
     rows = ("Falcon, as published", "Falcon Field", "HBP", "Ceiling", "Chance")
-    notes = ("0.5 is guessing", "partly chance", "private/report.html", PRIVATE)
+    notes = ("0.5 is guessing", "partly chance", "demo/report.html", PRIVATE)
     for words in (*rows, *notes):
         assert words in said.out
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_python_prints_the_same_result(tmp_path):
     result = demonstration.demo(tmp_path / "demo")
     text = str(result)
     assert "Ceiling" in text
-    assert f"Report: {tmp_path / 'demo' / 'private' / 'report.html'}" in text
+    assert f"Report: {tmp_path / 'demo' / 'report.html'}" in text
     assert result.report.is_file()
     aucs = [row[2] for row in result.table.rows]
     metrics = result.figures["metrics"]

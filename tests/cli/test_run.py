@@ -14,7 +14,7 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.experiments.run_folder import FinishedRun, data_folder
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
 from tests.cli.runs import content, names, strict, timeless, with_set, write_own_data
@@ -242,7 +242,7 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     assert not (outs[2] / "private").exists()
     for out, run, marked in ((outs[0], said[0], False), (outs[2], said[2], True)):
         texts = [run.err, (out / "report.html").read_text()]
-        texts.append((out / "tables" / "methods.csv").read_text())
+        texts.append((data_folder(out) / "tables" / "methods.csv").read_text())
         assert [("NOT PRIVATE" in text) for text in texts] == [marked] * 3
         assert run.json["insecure_seed"] == marked
         stored = json.loads((out / "summary.json").read_text())

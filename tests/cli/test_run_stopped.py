@@ -118,7 +118,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     whole = run("whole", *many)
     assert whole.wait() == 0, whole.said
     city, ledger = (
-        (tmp_path / "whole" / "private" / name).stat().st_size
+        (tmp_path / "whole" / name).stat().st_size
         for name in ("city/by_slot.npy", "methods/falcon/ledger.jsonl")
     )
     assert ledger > 1.5 * city
@@ -134,7 +134,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes(run, tmp_path):
     assert running.wait() == 6
     assert "\nepifalcon: " in running.said
     assert "ledger.jsonl: cannot be written: " in running.said
-    assert list((tmp_path / "run").glob("private/methods/falcon/checkpoint-*"))
+    assert list((tmp_path / "run").glob("methods/falcon/checkpoint-*"))
     again = run("run", resume=True)
     assert again.wait() == 0, again.said
     assert figures(tmp_path / "run") == figures(tmp_path / "whole")

@@ -20,7 +20,8 @@ from epifalcon.federation.field.site_people import FieldSite
 from epifalcon.mobility.subsample import ReportingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style
-from epifalcon.store import PRIVATE, Origin
+from epifalcon.store import Origin
+from epifalcon.streams import PRIVATE
 from tests.cli.runs import content, undrawn
 from tests.studies import town
 

@@ -81,7 +81,7 @@ def documents(folder):
     yield "run falcon-field sums", field
     plain = run(folder / "field", "--method", "falcon-field")
     yield "run falcon-field", plain
-    yield "inspect", epifalcon("inspect", folder / "paper" / "private" / "city")
+    yield "inspect", epifalcon("inspect", folder / "paper" / "city")
     yield "predict", epifalcon("predict", folder / "paper", "--out", folder / "r.csv")
     yield "explain", epifalcon("explain", folder / "field", 17)
     yield "audit", epifalcon("audit", folder / "paper")

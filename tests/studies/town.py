@@ -99,4 +99,6 @@ def inputs(folder, **changes):
     if changes:
         start = replace(start, experiment=replace(start.experiment, **changes))
     tests = epidemic().labels.known
-    return RunInputs(folder, start, SEED, start.reported(SEED), tests, epidemic())
+    return RunInputs(
+        folder, start, SEED, start.reported(SEED), tests, epidemic(), None, True
+    )

@@ -83,7 +83,7 @@ def run(
     from epifalcon.experiments.run import run as run_experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished, resume_command
     from epifalcon.experiments.simulation import choose_settings
-    from epifalcon.store import PRIVATE
+    from epifalcon.streams import PRIVATE
 
     if resume and overwrite:
         raise SettingsError(

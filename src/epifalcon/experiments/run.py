@@ -40,6 +40,7 @@ from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
+from epifalcon.streams import PRIVATE
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def _create(
         out, prepared, seed, reported, known, epidemic, threads, insecure_seed
     )
     if experiment.private_methods and not insecure_seed:
-        inputs = replace(inputs, folder=out / store.PRIVATE, shareable=out)
+        inputs = replace(inputs, folder=out / PRIVATE, shareable=out)
     run_methods.require_possible(inputs)
     create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
     return inputs

@@ -45,7 +45,7 @@ from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, first_difference, json_text
-from epifalcon.streams import NOISE_SECRET, derived_secret, noise_secret
+from epifalcon.streams import NOISE_SECRET, PRIVATE, derived_secret, noise_secret
 from epifalcon.types import Floats, Plain
 
 _log = logging.getLogger(__name__)
@@ -140,8 +140,8 @@ def create_run_folder(
             _write_inputs(inputs, scratch)
             return
         with store.owner_only():
-            (scratch / store.PRIVATE).mkdir(exist_ok=True)
-            _write_inputs(inputs, scratch / store.PRIVATE)
+            (scratch / PRIVATE).mkdir(exist_ok=True)
+            _write_inputs(inputs, scratch / PRIVATE)
         settings = inputs.prepared.experiment.to_toml()
         (scratch / SETTINGS).write_text(settings, encoding="utf-8")
         write_shareable_manifest(inputs, scratch, _LATER)
@@ -152,7 +152,7 @@ def write_shareable_manifest(
 ) -> None:
     """Write the manifest of the shareable files, without hashes of raw data."""
     origin = store.Origin.now(as_plain(inputs.prepared.experiment), inputs.seed)
-    meta = {"grows": [f"{store.PRIVATE}/", *later]}
+    meta = {"grows": [f"{PRIVATE}/", *later]}
     store.write_manifest(folder, KIND, meta=meta, origin=origin)
 
 
@@ -192,7 +192,7 @@ def finish(inputs: RunInputs) -> None:
 
 def data_folder(folder: Path) -> Path:
     """Return the folder with all data of a run: ``private`` inside a private run."""
-    inner = folder / store.PRIVATE
+    inner = folder / PRIVATE
     return inner if (inner / store.MANIFEST).is_file() else folder
 
 
@@ -248,7 +248,7 @@ def secret_of_noise(folder: Path, method: str) -> int | None:
     A run has a secret if any of its methods adds noise, unless the noise comes from
     the seed.
     """
-    if not (folder / store.PRIVATE / NOISE_SECRET).is_file():
+    if not (folder / PRIVATE / NOISE_SECRET).is_file():
         return None
     return derived_secret(noise_secret(folder), method)
 

@@ -31,7 +31,9 @@ _OPTIONAL = ("macro_cases", "selected_on", "released")
 """Diagnostics of a method that are settings or released values."""
 _LEDGER = "settings and the number of rounds, by the ledger"
 _SOURCES: Final = {
-    **dict.fromkeys(("preset", "seed", "method", "mode"), "public: settings"),
+    **dict.fromkeys(
+        ("preset", "seed", "insecure_seed", "method", "mode"), "public: settings"
+    ),
     **dict.fromkeys(("macro_cases", "selected_on"), "public: settings"),
     "people": "public: the declared size of the population",
     "regions": "public: the list that every device has",
@@ -86,6 +88,7 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     values = {
         "preset": prepared.name,
         "seed": inputs.seed,
+        "insecure_seed": inputs.insecure_seed,
         "people": traces.people,
         "regions": len(traces.regions),
         "slots": traces.slots,

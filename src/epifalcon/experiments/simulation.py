@@ -25,7 +25,7 @@ from epifalcon.mobility.synthetic import build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
-from epifalcon.streams import Streams
+from epifalcon.streams import PRIVATE, Streams
 from epifalcon.types import Plain
 
 CITY, REPORTED = "city", "reported"
@@ -172,7 +172,7 @@ def find_folder(folder: Path, *names: str) -> Path:
 
     The data of a private run are in its folder ``private``.
     """
-    places = (folder, folder / store.PRIVATE)
+    places = (folder, folder / PRIVATE)
     inner = (place / name for place in places for name in names)
     return next((place for place in inner if place.is_dir()), folder)
 
