@@ -131,9 +131,9 @@ def test_a_folder_refuses_to_cover_other_data_with_its_noise(make, tmp_path):
             fit(method, tests, folder=tmp_path)
         with pytest.raises(DataError, match="not fitted"):
             method.predict_proba()
+    for name in ("features", "model"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
     with pytest.raises(BudgetExceededError, match="the same data and settings"):
-        shutil.rmtree(tmp_path / "features", ignore_errors=True)
-        shutil.rmtree(tmp_path / "model", ignore_errors=True)
         fit(again, one_flipped(), folder=tmp_path)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 
