@@ -236,6 +236,11 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     person = FinishedRun.open(outs[0]).traces.names[0]
     assert epifalcon("explain", outs[0], person, "--out", explained).code == 0
     assert {stat.S_IMODE(one.stat().st_mode) for one in explained.iterdir()} == {0o600}
+    shareable = content(outs[0])
+    for words in (("predict", outs[0]), ("explain", outs[0], person)):
+        refused = epifalcon(*words, "--out", outs[0] / "figures" / "it.csv")
+        refused.require_error(6, "among the shareable files")
+    assert content(outs[0]) == shareable
     secret = path.read_text()
     forms = secret.encode(), bytes.fromhex(secret), str(int(secret, 16)).encode()
     shared = [

@@ -87,6 +87,7 @@ def predict(
     with console.progress() as progress:
         progress("run", 0, 1, "reading")
         finished = FinishedRun.open(run, method)
+        finished.require_apart(out)
         progress("run", 1, 1)
         if city is None and traces is None:
             risks, spent = finished.risks(), None
@@ -353,7 +354,7 @@ def explain(
     console = Console(json=json, quiet=quiet)
     with console.progress() as progress:
         progress("explanation", 0, 2, "reading and inference")
-        found, listed, guard = _explained(run, method, person, with_tests)
+        found, listed, guard = _explained(run, method, person, with_tests, out)
         progress("explanation", 1, 2, "writing")
         if out is not None:
             words = f"{' --with-tests' if with_tests else ''} --out {out}"
@@ -370,7 +371,7 @@ def explain(
 
 
 def _explained(
-    folder: Path, method: str | None, person: str, tests: bool
+    folder: Path, method: str | None, person: str, tests: bool, out: Path | None
 ) -> tuple["Explanation", float, contextlib.AbstractContextManager[None]]:
     """Return the explanation, the risk of the person, and a guard for files of it."""
     from epifalcon import store
@@ -390,6 +391,8 @@ def _explained(
         traces, risks = window.traces, daily_update.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)
+        if out is not None:
+            run.require_apart(out)
         found = explanation.explain(run, person, tests=tests)
         traces, risks, guard = run.traces, run.risks(), run.guarded()
     at = explanation.find_person(traces, person)
