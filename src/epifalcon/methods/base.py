@@ -198,6 +198,7 @@ class Method(ABC):
         self.context = Context()
         self._given = hyperparameters
         self._noise_of_seed = False
+        self._fitting: tuple[Traces, TestResults]
         self._scores: Scores | None = None
         self._traces: Traces | None = None
         self._tests: TestResults | None = None
@@ -295,7 +296,7 @@ class Method(ABC):
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
         tests.require_people_of(traces)
         self.context, self._noise_of_seed = context, False
-        self._scores, self._traces, self._tests = None, traces, tests
+        self._fitting = traces, tests
         start = perf_counter()
         scores = self.score(traces, tests)
         scores = scores if isinstance(scores, Scores) else Scores(scores)
@@ -309,6 +310,7 @@ class Method(ABC):
         if not ((risk >= 0) & (risk <= 1)).all():
             raise DataError(f"{self.name}: a risk is not a number between 0 and 1")
         self._scores = replace(scores, risk=risk, seconds=perf_counter() - start)
+        self._traces, self._tests = traces, tests
         return self
 
     def noise_secret(self) -> int | None:
@@ -335,11 +337,11 @@ class Method(ABC):
         from epifalcon.federation.network.site_files import digest
         from epifalcon.federation.preparation import SiteData
 
-        context, traces = self.context, self.traces
+        context, (traces, tests) = self.context, self._fitting
         parts = (self.settings, context.pathogen, context.rule, context.test_errors)
         return digest(
             *(self.name, self.seed, *map(as_plain, (*parts, traces.clock))),
-            arrays={**SiteData(traces, self.tests).arrays, **traces.regions.pack()},
+            arrays={**SiteData(traces, tests).arrays, **traces.regions.pack()},
         )
 
     def predict_proba(
