@@ -231,6 +231,16 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     path = outs[0] / "private" / "noise_secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    # Nobody else reads where a person of a private run was.
+    explained = tmp_path / "explained"
+    person = FinishedRun.open(outs[0]).traces.names[0]
+    assert epifalcon("explain", outs[0], person, "--out", explained).code == 0
+    assert {stat.S_IMODE(one.stat().st_mode) for one in explained.iterdir()} == {0o600}
+    shareable = content(outs[0])
+    for words in (("predict", outs[0]), ("explain", outs[0], person)):
+        refused = epifalcon(*words, "--out", outs[0] / "figures" / "it.csv")
+        refused.require_error(6, "among the shareable files")
+    assert content(outs[0]) == shareable
     secret = path.read_text()
     forms = secret.encode(), bytes.fromhex(secret), str(int(secret, 16)).encode()
     shared = [
@@ -241,11 +251,12 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     # A fixed seed is marked wherever its results are shown.
     assert not (outs[2] / "private").exists()
     for out, run, marked in ((outs[0], said[0], False), (outs[2], said[2], True)):
+        data = data_folder(out)
         texts = [run.err, (out / "report.html").read_text()]
-        texts.append((data_folder(out) / "tables" / "methods.csv").read_text())
-        assert [("NOT PRIVATE" in text) for text in texts] == [marked] * 3
+        texts += [(data / f).read_text() for f in ("report.html", "tables/methods.csv")]
+        assert [("NOT PRIVATE" in text) for text in texts] == [marked] * 4
         assert run.json["insecure_seed"] == marked
-        stored = json.loads((out / "summary.json").read_text())
+        stored = json.loads((data / "summary.json").read_text())
         assert stored["insecure_seed"] == marked
     refused = epifalcon("run", "--resume", "--insecure-seed", "--out", outs[0])
     refused.require_error(2, "was created without --insecure-seed")

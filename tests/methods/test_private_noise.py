@@ -1,10 +1,12 @@
 """Privacy noise of the estimators comes from a secret, not from the seed."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from epifalcon.errors import BudgetExceededError, DataError, EpifalconError
 from epifalcon.federation import engine
 from epifalcon.federation.field.settings import (
     FalconFieldSettings,
@@ -109,6 +111,39 @@ def test_equal_secrets_give_equal_bits_and_a_fixed_seed_is_marked(make, tmp_path
     path = tmp_path / "fit" / "private" / "noise_secret"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda mode=mode: field(mode) for mode in FIELD_MODES),
+        lambda: Falcon(town.with_mode("local", rounds=2), seed=3),
+    ],
+)
+def test_a_folder_refuses_to_cover_other_data_with_its_noise(make, tmp_path):
+    fit(make(), folder=tmp_path)
+    shutil.rmtree(tmp_path / "prediction", ignore_errors=True)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    again = make()
+    other = make().set_params(seed=4)
+    for method, tests in ((again, one_flipped()), (other, town.known())):
+        with pytest.raises(EpifalconError):
+            fit(method, tests, folder=tmp_path)
+        with pytest.raises(DataError, match="not fitted"):
+            method.predict_proba()
+    for name in ("features", "model"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+    with pytest.raises(BudgetExceededError, match="the same data and settings"):
+        fit(again, one_flipped(), folder=tmp_path)
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_other_data_in_a_folder_get_other_noise_of_fedpregnn(tmp_path):
+    method, found = FedPreGnn(replace(QUICK, rounds=2), seed=3), []
+    for tests in (town.known(), one_flipped(), town.known()):
+        fit(method, tests, folder=tmp_path)
+        found.append(method.noise_secret())
+    assert found[0] == found[2] != found[1]
 
 
 def test_without_noise_the_seed_is_enough():

@@ -1,5 +1,6 @@
 """``epifalcon predict``, ``update`` and ``explain``: risks of a finished run."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,7 @@ def predict(
     with console.progress() as progress:
         progress("run", 0, 1, "reading")
         finished = FinishedRun.open(run, method)
+        finished.require_apart(out)
         progress("run", 1, 1)
         if city is None and traces is None:
             risks, spent = finished.risks(), None
@@ -352,11 +354,13 @@ def explain(
     console = Console(json=json, quiet=quiet)
     with console.progress() as progress:
         progress("explanation", 0, 2, "reading and inference")
-        found, listed = _explained(run, method, person, with_tests)
+        found, listed, guard = _explained(run, method, person, with_tests, out)
         progress("explanation", 1, 2, "writing")
         if out is not None:
             words = f"{' --with-tests' if with_tests else ''} --out {out}"
-            page.write_page(out, found, f"epifalcon explain {run} {person}{words}", top)
+            made_by = f"epifalcon explain {run} {person}{words}"
+            with guard:
+                page.write_page(out, found, made_by, top)
         progress("explanation", 2, 2)
     console.figures({**found.as_plain(), "listed_risk": listed, "run": run, "out": out})
     console.say("\n".join([*page.sentences(found), *page.day_lines(found)]))
@@ -367,14 +371,15 @@ def explain(
 
 
 def _explained(
-    folder: Path, method: str | None, person: str, tests: bool
-) -> tuple["Explanation", float]:
-    """Return the explanation and the risk of the person."""
+    folder: Path, method: str | None, person: str, tests: bool, out: Path | None
+) -> tuple["Explanation", float, contextlib.AbstractContextManager[None]]:
+    """Return the explanation, the risk of the person, and a guard for files of it."""
     from epifalcon import store
     from epifalcon.experiments import daily_update, explanation
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.federation.field.sliding_window import KIND
 
+    guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if store.read_manifest(folder)["kind"] == KIND:
         if method is not None:
             raise SettingsError(
@@ -386,7 +391,9 @@ def _explained(
         traces, risks = window.traces, daily_update.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)
+        if out is not None:
+            run.require_apart(out)
         found = explanation.explain(run, person, tests=tests)
-        traces, risks = run.traces, run.risks()
+        traces, risks, guard = run.traces, run.risks(), run.guarded()
     at = explanation.find_person(traces, person)
-    return found, float(risks.probability[at])
+    return found, float(risks.probability[at]), guard

@@ -27,7 +27,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, assigned, build, unknown_name
 from epifalcon.store import Origin
-from epifalcon.streams import noise_secret
+from epifalcon.streams import derived_secret, noise_secret
 from epifalcon.types import Floats, PersonIds, Probabilities
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Context:
     """Folder for checkpoints of an interrupted fit; None for no checkpoints."""
     secret: int | None = None
     """Secret of privacy noise, 256 bits. None: drawn from the operating system, and
-    stored in ``private/noise_secret`` of ``folder`` if there is one."""
+    stored in ``private/noise_secret`` of ``folder`` if there is one; other data or
+    settings in that folder get other noise."""
     insecure_seed: bool = False
     """True (simulations only): draw privacy noise from the seed. Results are NOT
     PRIVATE, since whoever knows the seed can remove the noise."""
@@ -197,6 +198,7 @@ class Method(ABC):
         self.context = Context()
         self._given = hyperparameters
         self._noise_of_seed = False
+        self._fitting: tuple[Traces, TestResults]
         self._scores: Scores | None = None
         self._traces: Traces | None = None
         self._tests: TestResults | None = None
@@ -294,6 +296,7 @@ class Method(ABC):
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
         tests.require_people_of(traces)
         self.context, self._noise_of_seed = context, False
+        self._fitting = traces, tests
         start = perf_counter()
         scores = self.score(traces, tests)
         scores = scores if isinstance(scores, Scores) else Scores(scores)
@@ -325,7 +328,21 @@ class Method(ABC):
         if context.folder is None:
             return secrets.randbits(256)
         context.folder.mkdir(parents=True, exist_ok=True)
-        return noise_secret(context.folder)
+        # Equal noise on other data or settings would cancel in the difference.
+        return derived_secret(noise_secret(context.folder), self._digest())
+
+    def _digest(self) -> str:
+        """Return a digest of everything that determines a fit, besides its noise."""
+        # Imports torch.
+        from epifalcon.federation.network.site_files import digest
+        from epifalcon.federation.preparation import SiteData
+
+        context, (traces, tests) = self.context, self._fitting
+        parts = (self.settings, context.pathogen, context.rule, context.test_errors)
+        return digest(
+            *(self.name, self.seed, *map(as_plain, (*parts, traces.clock))),
+            arrays={**SiteData(traces, tests).arrays, **traces.regions.pack()},
+        )
 
     def predict_proba(
         self, people: PersonIds | Sequence[int] | None = None

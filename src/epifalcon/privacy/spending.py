@@ -80,8 +80,8 @@ class SpendingRecord:
                 if before:
                     raise BudgetExceededError(
                         f"{where}: {self.path} is missing or does not count it: "
-                        "continue where it was started, or copy that file from there; "
-                        "nothing was released"
+                        "continue where it was started, with the same data and "
+                        "settings, or copy that file from there; nothing was released"
                     )
                 logs[name] = 0, heads[0]
                 self._write(logs)
