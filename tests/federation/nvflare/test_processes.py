@@ -82,6 +82,7 @@ SERVER_LISTENER = ("server_parent_listener", "get_clients")
         ("server", "clinic", "admin", "train.deploy", False),
         ("server.job", "server", *SERVER_LISTENER, False),
         ("_admin_1", "server", "hci_channel", "", False),
+        ("clinic", "server", "hci_channel", "", True),
         ("clinic", "school", "admin", "sys.shell", True),
         ("clinic", "school.job", "client_command", "abort", True),
         ("_admin_1", "school", "admin", "sys.shell", True),
@@ -101,6 +102,8 @@ def test_sites_command_nobody(peer, receiver, channel, topic, dropped, streamed)
         headers = {MessageHeaderKey.CHANNEL: STREAM_CHANNEL, **inner}
     message = Message({MessageHeaderKey.DESTINATION: receiver, **headers})
     message.set_prop(MessagePropKey.ENDPOINT, Endpoint(peer))
+    name = "admin@town.org" if peer == "_admin_1" else peer
+    message.set_prop(MessagePropKey.COMMON_NAME, name)
     assert (components.refuse_command(message) is not None) == dropped
 
 
