@@ -79,7 +79,10 @@ def test_no_code_comes_with_a_job_and_no_shell_command_runs(admin, tmp_path):
     job = admin._session.submit_job(str(place))
     assert admin.wait(job, PATIENCE).status == "FINISHED:FAILED_TO_RUN"
     with pytest.raises(Exception, match="not authorized"):
-        admin._session.cat_target(FIRST, file="epifalcon.json")
+        admin._session.cat_target("server", file="epifalcon.json")
+    found = str(admin._session.cat_target(FIRST, file="epifalcon.json"))
+    assert "invalid_request" in found
+    assert "deployment" not in found
     with pytest.raises(DataError, match="no such job"):
         admin.job("unknown")
     status = admin.status()
