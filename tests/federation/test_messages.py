@@ -145,6 +145,13 @@ def test_damaged_bytes_are_a_clear_error_or_another_message(data):
         unpack(damaged)
 
 
+def test_text_that_no_file_can_hold_is_no_message():
+    header = messages.MessageHeader("run", "clinic", 0, "hello")
+    data = messages.pack(messages.Packet(header, {}, {messages.ERROR: "\ud800"}))
+    with pytest.raises(DataError, match="cannot be read"):
+        messages.unpack(data)
+
+
 @pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.float16])
 def test_types_that_no_message_holds_are_refused(kind):
     tensors = {"rows": torch.zeros(2, dtype=kind)}

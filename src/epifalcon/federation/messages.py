@@ -98,6 +98,8 @@ def unpack(data: bytes) -> Packet:
         metadata = described["__metadata__"]
         header = MessageHeader(**json.loads(metadata["heading"]))
         values = json.loads(metadata["values"])
+        # Text that cannot be written to a file is refused here.
+        json.dumps([vars(header), values], ensure_ascii=False).encode()
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DataError("not a message: its header cannot be read") from None
     if not isinstance(values, dict):

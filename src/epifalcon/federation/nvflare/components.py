@@ -15,6 +15,7 @@ long-running processes. Each use has a test in ``tests/federation/nvflare``.
 import importlib
 import logging
 import os
+import re
 import runpy
 import shlex
 import signal
@@ -30,7 +31,7 @@ from typing import Any
 import psutil
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ServerCommandNames
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs, JobReturnCode
@@ -41,7 +42,13 @@ from nvflare.app_common.job_launcher.process_launcher import (
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannel,
+    CellChannelTopic,
+    MessageHeaderKey,
+    MessagePropKey,
+    ReturnCode,
+)
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.communicator import driver_mgr
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
@@ -50,7 +57,13 @@ from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, StreamHeaderKey
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
+from nvflare.private.admin_defs import Message as Command
+from nvflare.private.admin_defs import error_reply
+from nvflare.private.defs import RequestHeader, TrainingTopic
+from nvflare.private.fed.client.admin import RequestProcessor
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
 from epifalcon.federation.nvflare.jobs import JOB, read_reason
@@ -62,6 +75,27 @@ _JOB_PROGRAMS = (
 )
 SOCKETS = Path(STATE) / "sockets"
 """Folder of a kit with the sockets to which its jobs connect."""
+_JOB_COMMANDS = frozenset(
+    {
+        TrainingTopic.CHECK_RESOURCE,
+        TrainingTopic.CANCEL_RESOURCE,
+        TrainingTopic.DEPLOY,
+        TrainingTopic.START_JOB,
+        TrainingTopic.ABORT,
+        TrainingTopic.NOTIFY_JOB_STATUS,
+    }
+)
+"""The only commands of the server that a site executes."""
+_JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SERVER_CHANNELS: dict[str, frozenset[str]] = {
+    "_net_manager": frozenset(),
+    CellChannel.SERVER_PARENT_LISTENER: frozenset(),
+    CellChannel.CELLNET: frozenset({CellChannelTopic.Bye}),
+    CellChannel.SERVER_COMMAND: frozenset(
+        {ServerCommandNames.GET_TASK, ServerCommandNames.SUBMIT_UPDATE}
+    ),
+}
+"""Channels of the server's own processes, with the topics that sites may use."""
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
 _log = logging.getLogger(__name__)
@@ -149,16 +183,18 @@ class AbandonedJobs(FLComponent):
 
 
 class OriginCheck(FLComponent):
-    """Drops messages at the server that name a sender from another machine.
+    """Drops messages at the server that a site or administrator may not send.
 
     NVFlare compares the sender's name in a message with its token, but not with that of
-    a site which registered again. The connection's name is that of the certificate.
+    a site which registered again. The connection's name is that of the certificate. And
+    it forwards messages of any site to any other, which executes them as commands.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
             cell = fl_ctx.get_engine().get_cell().core_cell
             cell.add_incoming_filter("*", "*", refuse_foreign_origin)
+            cell.add_incoming_filter("*", "*", refuse_command)
 
 
 def refuse_foreign_origin(message: Message) -> Message | None:
@@ -169,6 +205,68 @@ def refuse_foreign_origin(message: Message) -> Message | None:
         return None
     _log.warning("dropped a message of %s in the name of %s", peer.name, origin)
     return make_reply(ReturnCode.AUTHENTICATION_ERROR)
+
+
+def refuse_command(message: Message) -> Message | None:
+    """Return a reply, which drops the message, unless its sender may command this.
+
+    Only processes of the server send messages to other sites, and use the channels of
+    its own commands and of NVFlare's network manager. Only the administrator logs in:
+    NVFlare opens a session without rights for sites, but some commands need none.
+    """
+    sender = FqcnInfo(message.get_prop(MessagePropKey.ENDPOINT).name)
+    receiver = FqcnInfo(message.get_header(MessageHeaderKey.DESTINATION))
+    if sender.is_on_server or sender.root == receiver.root:
+        return None
+    channel = message.get_header(MessageHeaderKey.CHANNEL)
+    topic = message.get_header(MessageHeaderKey.TOPIC)
+    if channel == STREAM_CHANNEL:
+        channel = message.get_header(StreamHeaderKey.CHANNEL)
+        topic = message.get_header(StreamHeaderKey.TOPIC)
+    refused = channel in _SERVER_CHANNELS and topic not in _SERVER_CHANNELS[channel]
+    if channel == CellChannel.HCI:
+        # No name of a site or host has this character.
+        refused = "@" not in str(message.get_prop(MessagePropKey.COMMON_NAME))
+    if receiver.is_on_server and not refused:
+        return None
+    _log.warning("dropped a command of %s to %s", sender.fqcn, receiver.fqcn)
+    return make_reply(ReturnCode.AUTHENTICATION_ERROR)
+
+
+class JobCommand(RequestProcessor):
+    """A command of the server that a site executes, for a job and nothing else."""
+
+    turn = threading.Lock()
+    """Commands run one at a time: a job starts only after its files were checked."""
+
+    def __init__(self, command: RequestProcessor) -> None:
+        self._command = command
+
+    def get_topics(self) -> list[str]:
+        """Return the topics of this command."""
+        return [one for one in self._command.get_topics() if one in _JOB_COMMANDS]
+
+    def process(self, req: Command, app_ctx: Any) -> Command:  # noqa: ANN401
+        """Execute the command; refuse names of folders that are not those of a job."""
+        job = req.get_header(RequestHeader.JOB_ID)
+        meta = req.get_header(RequestHeader.JOB_META) or {}
+        named = {str(one) for one in (job, meta.get(JobMetaKey.JOB_ID, job)) if one}
+        if len(named) > 1 or not all(map(_JOB_ID.fullmatch, named)):
+            return error_reply("not a job")
+        with self.turn:
+            return self._command.process(req, app_ctx)
+
+
+def restrict_commands() -> None:
+    """Remove all commands of the server, except those of jobs, from this process.
+
+    NVFlare compares them with the rights in a kit only if the sender requests it, and
+    some read or delete files of the site.
+    """
+    processors = map(JobCommand, ClientRequestProcessors.request_processors)
+    ClientRequestProcessors.request_processors = [
+        one for one in processors if one.get_topics()
+    ]
 
 
 class UnixDriver(BaseDriver):
@@ -326,6 +424,7 @@ def serve(folder: Path, parent: int | None) -> None:
     role, program, options = "server", "server_train", []
     if kit.kind == "site":
         role, program = "client", "client_train"
+        restrict_commands()
         beat = kit.deployment.heartbeat_seconds
         options = [f"uid={kit.name}", f"heart_beat_interval={beat}"]
     module = f"nvflare.private.fed.app.{role}.{program}"
