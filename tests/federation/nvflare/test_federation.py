@@ -284,7 +284,7 @@ def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path)
         spy(live, old, f"server.{job}", target, call)
         spy(live, new, f"{FIRST}.{job}", target, call)
         said = [spy(live, new, own, target, MORE_MB)]
-    assert spy(live, new, own, SECOND, "cat startup/client.key") == "None\n"
+        assert spy(live, new, own, SECOND, "cat startup/client.key") == "None\n"
     with held_up(processes[1]):
         said += [spy(live, new, own, f"server.{job}", MORE_MB)]
     assert all("exceeds configured limit" in one for one in said)
