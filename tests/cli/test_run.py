@@ -237,7 +237,11 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     assert epifalcon("explain", outs[0], person, "--out", explained).code == 0
     assert {stat.S_IMODE(one.stat().st_mode) for one in explained.iterdir()} == {0o600}
     shareable = content(outs[0])
-    for words in (("predict", outs[0]), ("explain", outs[0], person)):
+    for words in (
+        ("predict", outs[0]),
+        ("explain", outs[0], person),
+        ("audit", outs[0]),
+    ):
         refused = epifalcon(*words, "--out", outs[0] / "figures" / "it.csv")
         refused.require_error(6, "among the shareable files")
     assert content(outs[0]) == shareable
