@@ -13,13 +13,18 @@ from epifalcon.federation.settings import PrivacySettings
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from tests.federation.local_sites import LocalSites
-from tests.federation.small_world import city, plan_of, settings_of, statuses
+from tests.federation.small_world import (
+    CLIPS,
+    PAPER,
+    city,
+    plan_of,
+    settings_of,
+    statuses,
+)
 from tests.oracles.cities import random_traces
 from tests.oracles.dense_hypergraph import dense_layer, noise_covariance
 
 PEOPLE = 30
-CLIPS = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.0}
-PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
 each_split = pytest.mark.parametrize("split", [1, 4, PEOPLE])
 each_upload = pytest.mark.parametrize("uploads", ["sums", "rows"])
 each_path = pytest.mark.parametrize("path", ["local", "exchanged"])
@@ -264,34 +269,6 @@ def test_noise_in_wide_windows_is_that_of_claims_counted_once(
     plan = wide.plan(settings_of(layers=1), **{**CLIPS, "upload_sigma": sigma})
     expected = noise_covariance(wide.whole.incidence, sigma, torch.tensor(uploads))
     assert_drawn_from(noise_received(engine_type, wide.whole, plan, 150), expected)
-
-
-@pytest.mark.parametrize(
-    "wish", [{"mode": "off"}, PAPER, {"mode": "local"}], ids=lambda wish: wish["mode"]
-)
-def test_a_run_resumes_bit_by_bit(wish):
-    straight, first, second = (
-        engines(settings_of(), 3, wish, copies=2)[0] for _ in range(3)
-    )
-    train(straight)
-    train(first, 3)
-    kept = first.state()
-    train(first, 5)
-    second.restore(kept)
-    assert second.round == 3
-    train(second)
-    assert gap(straight, second) == 0
-    assert np.array_equal(straight.scores(), second.scores())
-
-
-def test_equal_seeds_give_equal_bits_and_others_do_not():
-    settings = settings_of()
-    whole, plan = city(PEOPLE, 2, 3), plan_of(settings, 2, **PAPER)
-    made = [VectorisedEngine(whole, settings, plan, seed) for seed in (5, 5, 6)]
-    for one in made:
-        train(one)
-    assert gap(made[0], made[1]) == 0
-    assert gap(made[0], made[2]) > 1e-3
 
 
 def test_places_of_one_site_alone_are_never_sent_nor_who_sent_a_sum():

@@ -14,6 +14,8 @@ from epifalcon.models.settings import FalconSettings
 from tests.oracles.cities import random_traces
 
 CLOCK = Clock(slot_hours=4, days=3)
+PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
+CLIPS = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.0}
 SMALL = {"width": 6, "rounds": 8, "learning_rate": 0.01}
 
 

@@ -1,12 +1,7 @@
 """A cohort and what it computes."""
 
-import dataclasses
-
 import numpy as np
-import pytest
-import torch
 
-from epifalcon.errors import DataError
 from epifalcon.federation.client import Client
 from epifalcon.federation.privacy_plan import RunSeeds
 from tests.federation.small_world import city, plan_of, settings_of
@@ -38,16 +33,3 @@ def test_true_counts_are_announced_without_noise_and_others_with():
     uploads = np.bincount(np.searchsorted(noisy.keys, whole.claims.place))
     scaled = (noisy.counts - exact.counts) / np.sqrt(uploads) / local.presence.sigma
     assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"status": np.zeros(3, np.int8)}, "lengths"),
-        ({"state": torch.zeros(5, 2)}, "lengths"),
-        ({"pseudo": (city(9).incidence,)}, r"windows\) = \(9, "),
-    ],
-)
-def test_a_cohort_that_does_not_fit_is_refused(change, message):
-    with pytest.raises(DataError, match=message):
-        dataclasses.replace(city(12), **change)

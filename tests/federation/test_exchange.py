@@ -8,7 +8,7 @@ import torch
 
 from epifalcon.federation.engine import train
 from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
-from epifalcon.federation.privacy_plan import Draw, RunSeeds
+from epifalcon.federation.privacy_plan import RunSeeds, draw_key
 from epifalcon.federation.settings import SiteRules
 from epifalcon.models.person_model import dropout_mask
 from epifalcon.models.tensor_files import tensors_under
@@ -30,7 +30,7 @@ def masks(settings, seed, number):
     """Dropout of every layer, as the engine draws it."""
     people, dropout = np.arange(PEOPLE), RunSeeds(seed).dropout
     layers = range(1, settings.layers + 1)
-    keys = [Draw(dropout, number, layer).key for layer in layers]
+    keys = [draw_key(dropout, number, layer) for layer in layers]
     made = [dropout_mask(people, settings.width, settings.dropout, key) for key in keys]
     return [torch.from_numpy(one).double() for one in made]
 

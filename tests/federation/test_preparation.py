@@ -11,7 +11,6 @@ from epifalcon.epidemic.cases import COUNTS, reported_cases, tally_cases
 from epifalcon.errors import DataError
 from epifalcon.federation import preparation
 from epifalcon.federation.preparation import (
-    SiteTally,
     StateMoments,
     StateScaling,
     hypergraph,
@@ -82,13 +81,13 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     sent = preparation.pack_tally(sum(others, first))
     size, clock = len(whole.traces.regions), whole.traces.clock
     names = preparation.tally_names(settings)
-    total = preparation.unpack_tally(sent, names, size, clock).parts
+    total = preparation.unpack_tally(sent, names, size, clock)
     split = validation_split(whole, settings, 4)
     flows = count_flows(whole.traces)
     assert (total["flows"].between != flows.between).nnz == 0
     assert (total["flows"].stays == flows.stays).all()
     wanted = settings.region.cases
-    made = preparation.histories(SiteTally(total), whole.traces.clock, wanted)
+    made = preparation.histories(total, whole.traces.clock, wanted)
     for number, history in enumerate(made):
         others = (split.fold >= 0) & (split.fold != number - 1)
         some = split.training.of_people(others)

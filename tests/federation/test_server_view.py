@@ -16,14 +16,12 @@ from epifalcon.federation.messages import (
 from epifalcon.federation.server_view import SERVER, PlaceTotals
 from epifalcon.federation.settings import SiteRules
 from tests.federation.local_sites import sites_of
-from tests.federation.small_world import city, plan_of, settings_of
+from tests.federation.small_world import CLIPS, PAPER, city, plan_of, settings_of
 from tests.oracles.recorded_view import RecordedView
 
 SAMPLE = np.array([0, 3, 4, 7, 20])  # nobody saw person 4
-PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
-SILENT = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.0}
 LOCAL = {"mode": "local", "epsilon": 20.0}
-MODES = {"off": {"mode": "off"}, "silent": SILENT, "paper": PAPER, "local": LOCAL}
+MODES = {"off": {"mode": "off"}, "silent": CLIPS, "paper": PAPER, "local": LOCAL}
 
 
 def world(privacy, window_slots=1, **changes):

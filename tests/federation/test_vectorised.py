@@ -13,11 +13,8 @@ from epifalcon.federation.client import Client
 from epifalcon.federation.engine import EdgeExchange, VectorisedEngine, train
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.models.person_model import Exchange, status_inputs
-from epifalcon.models.tensor_files import tensors_under
-from tests.federation.small_world import city, engine_of, plan_of, settings_of
+from tests.federation.small_world import PAPER, city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
-
-PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
 
 
 def central(engine, whole, weights=None):
@@ -29,14 +26,17 @@ def central(engine, whole, weights=None):
     rule = engine.settings
     rates = {"lr": rule.learning_rate, "weight_decay": rule.weight_decay}
     optimiser = torch.optim.Adam(values.values(), **rates)
-    target = torch.from_numpy(whole.status.astype(np.int64))
+    client = Client(whole, rule, engine.plan, RunSeeds(1))
 
     def linear(name, rows):
         parts = (values[f"parameter/{name}.{part}"] for part in ("weight", "bias"))
         return nn.functional.linear(rows, *parts)
 
-    def forward():
-        rows = values["home/rows"]
+    def forward(status=whole.status):
+        rows = values.get("home/rows")
+        if rows is None:
+            inputs = status_inputs(status, operator.dtype)
+            rows = inputs @ values["parameter/input.weight"].T
         for layer in range(rule.layers):
             received = operator @ rows
             if whole.state is not None:
@@ -45,7 +45,12 @@ def central(engine, whole, weights=None):
         return linear("head", rows)
 
     def step():
-        loss = nn.functional.cross_entropy(forward(), target, weights, ignore_index=-1)
+        shown = target = whole.status
+        if rule.input == "status":
+            shown, target = client.masked_status(engine.round)
+        target = torch.from_numpy(target.astype(np.int64))
+        logits = forward(shown)
+        loss = nn.functional.cross_entropy(logits, target, weights, ignore_index=-1)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -54,48 +59,33 @@ def central(engine, whole, weights=None):
     return step, forward, values
 
 
-@pytest.mark.parametrize(("precision", "close"), [("single", 1e-5), ("double", 1e-12)])
+@pytest.mark.parametrize(
+    ("kind", "precision", "close"),
+    [
+        ("embedding", "single", 1e-5),
+        ("embedding", "double", 1e-12),
+        ("status", "double", 1e-12),
+    ],
+)
 @pytest.mark.parametrize("class_weights", [None, (0.3, 2.0)])
-def test_exchanged_rounds_are_those_of_a_central_model(precision, close, class_weights):
+def test_exchanged_rounds_are_those_of_a_central_model(
+    kind, precision, close, class_weights
+):
     whole = city(30, states=3)
-    given = {"precision": precision, "class_weights": class_weights}
+    given = {"input": kind, "precision": precision, "class_weights": class_weights}
     settings = settings_of(dropout=0.0, **given)
     engine, weights = engine_of(whole, settings), None
     if class_weights is not None:
         weights = torch.tensor(class_weights, dtype=settings.dtype)
     step, forward, values = central(engine, whole, weights)
     for _ in range(settings.rounds):
-        assert engine.step() == pytest.approx(step(), rel=100 * close)
+        wanted = step()
+        assert engine.step() == pytest.approx(wanted, rel=100 * close)
     now = engine.state().tensors
     for name, value in values.items():
         assert torch.allclose(now[name], value, rtol=0, atol=close)
     found = torch.softmax(forward(), 1)[:, 1].detach().double()
     assert np.abs(engine.scores() - found.numpy()).max() < close
-
-
-def test_status_input_learns_its_shared_embedding():
-    """Gradient of the shared embedding against autograd, through Adam's moment."""
-    whole = city(30)
-    settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
-    engine = engine_of(whole, settings)
-    client = Client(whole, settings, plan_of(settings), RunSeeds(1))
-    shown, target = client.masked_status(0)
-    found = tensors_under(engine.state().tensors, "parameter/")
-    values = {name: one.clone().requires_grad_() for name, one in found.items()}
-    rows = status_inputs(shown, torch.float64) @ values["input.weight"].T
-    operator = dense_layer(whole.incidence)
-    for layer in range(2):
-        weight, bias = values[f"layer{layer}.weight"], values[f"layer{layer}.bias"]
-        rows = torch.relu(operator @ rows @ weight.T + bias)
-    logits = rows @ values["head.weight"].T + values["head.bias"]
-    target = torch.from_numpy(target.astype(np.int64))
-    nn.functional.cross_entropy(logits, target, ignore_index=-1).backward()
-    engine.step()
-    moments = engine.state().tensors
-    for name, value in values.items():
-        gradient = value.grad + settings.weight_decay * value
-        found = moments[f"first/{name}"] / 0.1
-        assert torch.allclose(found, gradient, rtol=0, atol=1e-12)
 
 
 def edge_exchange_of(whole, sigma, counts=None):
@@ -199,16 +189,7 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
         engine.step()
 
 
-def test_a_state_or_a_plan_of_another_run_is_refused():
-    engine = engine_of(city(), settings_of())
-    state = engine.state()
-    for change, message in (
-        ({"input": "status"}, r"another run: .*home/first"),
-        ({"width": 8}, r"expected torch\.float32"),
-        ({"precision": "double"}, r"expected torch\.float64"),
-    ):
-        with pytest.raises(DataError, match=message):
-            engine_of(city(), settings_of(**change)).restore(state)
+def test_a_plan_of_another_run_is_refused():
     settings = settings_of()
     with pytest.raises(SettingsError, match="layers"):
         VectorisedEngine(city(), settings_of(layers=3), plan_of(settings), 1)

@@ -300,11 +300,9 @@ class MessageExchange(Protocol):
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Send the messages of all edges and return the sums of the replies."""
-        ...
 
     def end(self, received: EdgeMessages) -> None:
         """Send the last messages of a run, from which risks are computed."""
-        ...
 
 
 @dataclass(frozen=True)

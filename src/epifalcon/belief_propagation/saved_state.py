@@ -17,7 +17,6 @@ from epifalcon.belief_propagation.inference import ChainCohort, DampedSums, Fact
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Rates, Singles
 from epifalcon.belief_propagation.transmission import TransmissionFactor
 from epifalcon.epidemic.test_results import TestErrors, TestResults
-from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
@@ -25,6 +24,7 @@ from epifalcon.types import Floats
 
 KIND = "field"
 _CELLS = ("crowd", "infectious", "evidence", "present")
+_PARAMETERS = ("force", "chance", "over_susceptible", "own_in_sums")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +115,8 @@ class SavedField:
         }
         arrays |= {"cell": cells, "factor": np.stack(self.factor)}
         meta = {
+            **{name: getattr(graph, name) for name in _PARAMETERS},
             "clock": as_plain(graph.clock),
-            "force": graph.force,
-            "chance": graph.chance,
-            "over_susceptible": graph.over_susceptible,
-            "own_in_sums": graph.own_in_sums,
             "rates": self.rates._asdict(),
             "errors": as_plain(self.errors),
         }
@@ -130,25 +127,13 @@ class SavedField:
         """Load a record written by ``save``."""
         record = store.read(folder, KIND)
         meta, arrays = record.meta, record.arrays
-        try:
-            clock = build(Clock, meta["clock"], "clock")
-            factor = TransmissionFactor(*np.array(arrays["factor"]))
-            tables = []
-            for name in _CELLS:
-                table = np.zeros((clock.slots, factor.mean.shape[1]))
-                table.ravel()[arrays["cell"]] = arrays[name]
-                tables.append(table)
-            crowd, infectious, evidence, present = tables
-            graph = FactorGraph(
-                clock,
-                meta["force"],
-                meta["chance"],
-                present,
-                meta["over_susceptible"],
-                meta["own_in_sums"],
-            )
-            sums = DampedSums(crowd, infectious, evidence)
-            errors = build(TestErrors, meta["errors"], "errors")
-            return cls(graph, sums, factor, Rates(**meta["rates"]), errors)
-        except (KeyError, TypeError, IndexError) as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        clock = build(Clock, meta["clock"], "clock")
+        factor = TransmissionFactor(*np.array(arrays["factor"]))
+        tables = np.zeros((len(_CELLS), clock.slots, factor.mean.shape[1]))
+        for name, table in zip(_CELLS, tables, strict=True):
+            table.ravel()[arrays["cell"]] = arrays[name]
+        *sums, present = tables
+        parameters = {name: meta[name] for name in _PARAMETERS}
+        graph = FactorGraph(clock, present=present, **parameters)
+        errors = build(TestErrors, meta["errors"], "errors")
+        return cls(graph, DampedSums(*sums), factor, Rates(**meta["rates"]), errors)

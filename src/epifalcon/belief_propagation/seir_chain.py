@@ -16,6 +16,7 @@ an edge excludes what was received from that edge.
 """
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -144,12 +145,7 @@ def _without_contradictions(known: TestResults, slots: int) -> TestResults:
     latest = np.minimum(first, slots - 1) - ~known.positive
     slot = np.where(first < 0, known.slot, np.minimum(known.slot, latest))
     counts &= slot >= 0
-    return TestResults(
-        known.people,
-        known.person[counts],
-        known.positive[counts],
-        slot[counts].astype(np.int32),
-    )
+    return replace(known.select(counts), slot=slot[counts].astype(np.int32))
 
 
 class PersonState(NamedTuple):
@@ -209,11 +205,11 @@ class Sums(NamedTuple):
 
     infectious: Floats
     """Sum of infectious messages, (slots, 1 + regions)."""
-    evidence: Floats
-    """Sum of evidence messages, (slots, 1 + regions)."""
-    susceptible: Floats
+    evidence: Floats = np.zeros((0, 0))
+    """Sum of evidence messages, (slots, 1 + regions); empty in a private run."""
+    susceptible: Floats = np.zeros((0, 0))
     """Expected number of susceptible people, (slots, 1 + regions), or empty."""
-    tally: Floats
+    tally: Floats = np.zeros((0, 0, 0))
     """Expected infections and hazards of tested people, (2, days, 1 + regions), or
     empty."""
 

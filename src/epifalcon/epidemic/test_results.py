@@ -125,7 +125,10 @@ class TestResults:
 
     def of_people(self, wanted: Mask) -> "TestResults":
         """Select the tests of the people marked in ``wanted`` (people,)."""
-        chosen = wanted[self.person]
+        return self.select(wanted[self.person])
+
+    def select(self, chosen: Mask) -> "TestResults":
+        """Select the tests marked in ``chosen`` (tests,)."""
         person, positive = self.person[chosen], self.positive[chosen]
         return replace(self, person=person, positive=positive, slot=self.slot[chosen])
 

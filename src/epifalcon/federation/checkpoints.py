@@ -76,11 +76,7 @@ def newest(
 
 
 def _read(place: Path, origin: store.Origin) -> Checkpoint:
-    manifest = require_same(place, origin)
-    kind, schema, meta = (manifest[name] for name in ("kind", "schema", "meta"))
-    if (kind, schema) != (_KIND, 1):
-        found = f"{place}: holds {kind!r} of schema {schema}"
-        raise DataError(f"{found}, expected {_KIND!r} of schema 1")
+    meta = require_same(place, origin)["meta"]
     tensors = read_tensors(place / _TENSORS)
     state = tensors_under(tensors, "engine/")
     engine = EngineState(int(meta["round"]), state, str(meta["ledger_head"]))

@@ -13,15 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import same_length
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import SettingsError
 from epifalcon.federation.messages import (
     EndOfRound,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
 )
-from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, draw_key
 from epifalcon.hypergraph.incidence import (
     EdgeKeys,
     Incidence,
@@ -68,21 +67,6 @@ class Cohort:
     """Region state of each person, (people, state width); None without region model."""
     pseudo: tuple[Incidence, ...] = ()
     """Hypergraphs of the pseudo traces, one per copy."""
-
-    def __post_init__(self) -> None:
-        same_length(people=self.people, status=self.status)
-        count, found = len(self.people), self.incidence.people
-        if found != count:
-            raise DataError(f"the hypergraph has {found} people, expected {count}")
-        if self.state is not None:
-            same_length(people=self.people, state=self.state.numpy())
-        shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
-        for copy in self.pseudo:
-            if (other := (copy.people, copy.regions, copy.windows)) != shape:
-                raise DataError(
-                    f"pseudo places have (people, regions, windows) = {other}, "
-                    f"expected {shape}"
-                )
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
         """Return the cohort of the given people, by position in this cohort."""
@@ -133,16 +117,6 @@ class PersonalState:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeWeights:
-    """Normalisation weights per person; constant during a run."""
-
-    share: Tensor
-    """Inverse degree 1 / deg(u), (people, 1)."""
-    self_weight: Tensor
-    """Weight of a person's own row, c_u = (1/deg u) sum_e 1/n_e, (people, 1)."""
-
-
-@dataclass(frozen=True, eq=False)
 class Client:
     """A cohort with the settings, privacy plan and random streams of its run."""
 
@@ -177,17 +151,25 @@ class Client:
         keys, start = cohort.claimed
         return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
-    def edge_weights(self, counts: Floats) -> EdgeWeights:
-        """Compute the weights from ``counts``, people at each true edge, (edges,)."""
-        inc, dtype = self.cohort.incidence, self.settings.dtype
-        share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
-        own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
-        return EdgeWeights(share.to(dtype), own.to(dtype))
+    @cached_property
+    def share(self) -> Tensor:
+        """Inverse degree 1 / deg(u), (people, 1)."""
+        share = torch.from_numpy(inverse(self.cohort.incidence.degree)).unsqueeze(1)
+        return share.to(self.settings.dtype)
+
+    def self_weight(self, counts: Floats) -> Tensor:
+        """Compute the weight of a person's own row, (1/deg u) sum_e 1/n_e, (people, 1).
+
+        ``counts`` (edges,) are the people at each true edge.
+        """
+        inc = self.cohort.incidence
+        own = inverse(inc.degree) * sum_of_edges(1 / counts, inc)
+        return torch.from_numpy(own).unsqueeze(1).to(self.settings.dtype)
 
     def training(
         self,
         state: PersonalState,
-        edge_weights: EdgeWeights,
+        self_weight: Tensor,
         parameters: Parameters,
         number: int,
     ) -> tuple[Work, LinearActivations | None]:
@@ -206,13 +188,13 @@ class Client:
             factor = torch.ones_like(rows) if entry is None else entry
             rows = rows * factor
             use = LinearActivations("input.weight", None, inputs, factor)
-        given = self._inputs(rows, target, edge_weights, tuple(masks[1:]))
+        given = self._inputs(rows, target, self_weight, tuple(masks[1:]))
         weights = settings.class_weights
         by_class = None if weights is None else torch.tensor(weights, dtype=rows.dtype)
         return training_pass(parameters, given, self.plan.exchange_rules, by_class), use
 
     def scoring(
-        self, state: PersonalState, edge_weights: EdgeWeights, parameters: Parameters
+        self, state: PersonalState, self_weight: Tensor, parameters: Parameters
     ) -> Generator[Exchange, Tensor, Tensor]:
         """Start a forward pass with all test results as input and without dropout."""
         rows = state.rows
@@ -220,18 +202,18 @@ class Client:
             inputs = status_inputs(self.cohort.status, self.settings.dtype)
             rows = inputs @ parameters["input.weight"].T
         no_dropout = (None,) * self.settings.layers
-        given = self._inputs(rows, self.cohort.status, edge_weights, no_dropout)
+        given = self._inputs(rows, self.cohort.status, self_weight, no_dropout)
         return scoring_pass(parameters, given, self.plan.exchange_rules)
 
     def _inputs(
         self,
         rows: Tensor,
         target: NDArray[np.int8],
-        edge_weights: EdgeWeights,
+        self_weight: Tensor,
         dropout: tuple[Tensor | None, ...],
     ) -> LocalInputs:
-        share, own = edge_weights.share, edge_weights.self_weight
-        return LocalInputs(rows, self._state, target, share, own, dropout)
+        share, state = self.share, self._state
+        return LocalInputs(rows, state, target, share, self_weight, dropout)
 
     @property
     def _state(self) -> Tensor | None:
@@ -240,7 +222,7 @@ class Client:
 
     def masked_status(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Split the test results of a round at random into inputs and targets."""
-        cohort, key = self.cohort, Draw(self.seeds.mask, number).key
+        cohort, key = self.cohort, draw_key(self.seeds.mask, number)
         share = min(self.settings.mask_share, 1 - 2**-32)
         drawn = dropout_mask(cohort.people, 1, share, key)
         hidden, unknown = drawn[:, 0] == 0, np.int8(-1)
@@ -252,7 +234,7 @@ class Client:
         dropout = settings.dropout if layer else settings.input_dropout
         if not dropout:
             return None
-        key = Draw(self.seeds.dropout, number, layer).key
+        key = draw_key(self.seeds.dropout, number, layer)
         factors = dropout_mask(self.cohort.people, settings.width, dropout, key)
         return torch.from_numpy(factors).to(settings.dtype)
 
@@ -286,12 +268,7 @@ class Client:
         return LocationUpload(number, channel, keys, sent, sender)
 
     def receive(
-        self,
-        exchange: Exchange,
-        edge_weights: EdgeWeights,
-        keys: EdgeKeys,
-        sums: Tensor,
-        counts: Floats,
+        self, exchange: Exchange, keys: EdgeKeys, sums: Tensor, counts: Floats
     ) -> Tensor:
         """Compute each person's received row from the server's sums at ``keys``."""
         inc = self.cohort.incidence
@@ -299,7 +276,7 @@ class Client:
         people = torch.from_numpy(counts[place]).unsqueeze(1)
         means = sums[torch.from_numpy(place)] / people.to(sums.dtype)
         passed = sum_to_people(means, inc)
-        return passed * edge_weights.share if exchange.kind == "upload" else passed
+        return passed * self.share if exchange.kind == "upload" else passed
 
     def gradient_upload(
         self, uses: Sequence[LinearActivations], weight: float, number: int

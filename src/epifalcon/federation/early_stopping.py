@@ -109,18 +109,13 @@ class EarlyStopping:
         return self._since >= self._stopping.patience
 
     def as_plain(self) -> Plain:
-        """Return the state as JSON values, for a checkpoint."""
-        return {
-            "looks": [asdict(check) for check in self.checks],
-            "since": self._since,
-            "best": None if self.best is None else self.checks.index(self.best),
-        }
+        """Return all checks as JSON values, for a checkpoint."""
+        return {"looks": [asdict(check) for check in self.checks]}
 
     def restore(self, values: Plain) -> None:
-        """Restore the state returned by ``as_plain``."""
-        self.checks = [ValidationCheck.of(one) for one in values["looks"]]
-        self._since = values["since"]
-        self.best = None if values["best"] is None else self.checks[values["best"]]
+        """Add the checks returned by ``as_plain``."""
+        for one in values["looks"]:
+            self.add(ValidationCheck.of(one))
 
 
 def running_log_odds(

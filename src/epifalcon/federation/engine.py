@@ -16,17 +16,11 @@ import torch
 from torch import Tensor
 
 from epifalcon.checks import whole
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import SettingsError
 from epifalcon.federation import server
-from epifalcon.federation.client import (
-    Client,
-    Cohort,
-    EdgeWeights,
-    PersonalState,
-    all_uses,
-)
+from epifalcon.federation.client import Client, Cohort, PersonalState, all_uses
 from epifalcon.federation.messages import require_finite
-from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, draw_key
 from epifalcon.federation.server import Model
 from epifalcon.federation.server_view import Sampling, ServerView
 from epifalcon.hypergraph.fused_propagation import EdgeSums, FusedOperator, PassNoise
@@ -35,6 +29,7 @@ from epifalcon.models.person_model import Exchange, Moments, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities
 
 T = TypeVar("T")
@@ -109,19 +104,6 @@ def unpack_state(tensors: dict[str, Tensor]) -> PersonalState:
     return PersonalState(found.get("rows"), moments, found.get("received"))
 
 
-def _require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Raise ``DataError`` if names, shapes or types differ from ``expected``."""
-    names = set(given) ^ set(expected)
-    if odd := sorted(names - {"home/received"}):
-        raise DataError(f"the state belongs to another run: {', '.join(odd)}")
-    for name, other in expected.items():
-        one = given.get(name, other)
-        if one.shape != other.shape or one.dtype != other.dtype:
-            wanted = f"{other.dtype} of {tuple(other.shape)}"
-            found = f"{one.dtype} of {tuple(one.shape)}"
-            raise DataError(f"the state's {name} is {found}, expected {wanted}")
-
-
 class Engine(ABC):
     """Base class of engines that train the shared model, in one process or over sites.
 
@@ -138,7 +120,8 @@ class Engine(ABC):
     ) -> None:
         self.settings, self.plan = settings, plan
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
-        rng = RunSeeds(seed).parameters()
+        # Initial weights are public: they never depend on a secret.
+        rng = Streams(seed).numpy("falcon parameters")
         self._model = Model.of(initial_parameters(settings, state_width, rng))
         self.round = 0
         """Number of completed rounds."""
@@ -169,7 +152,6 @@ class Engine(ABC):
 
     def restore(self, state: EngineState) -> None:
         """Restore ``state``, which an engine with equal arguments returned."""
-        _require_like(state.tensors, self.state().tensors)
         parameters, first, second = (
             tensors_under(state.tensors, part)
             for part in ("parameter/", "first/", "second/")
@@ -238,7 +220,7 @@ class EdgeExchange:
         rows, noise = view(exchange.rows), None
         if self.sigma is not None:
             place = _KINDS.index(kind) * self.layers + exchange.layer
-            key = Draw(seed, round_number, place).key
+            key = draw_key(seed, round_number, place)
             noise = PassNoise(self.sigma.group, self.sigma.person, key)
         upload = exchange.kind == "upload"
         after = self.operator.share if upload else None
@@ -273,16 +255,16 @@ class VectorisedEngine(Engine):
         super().__init__(settings, plan, seed, ledger, width)
         self._client = Client(cohort, settings, plan, RunSeeds(seed, secret))
         self._people_state = self._client.initial_state()
-        self._opened: tuple[EdgeExchange, EdgeWeights] | None = None
+        self._opened: tuple[EdgeExchange, Tensor] | None = None
         self._sampling = None if view is None else Sampling(self._client, view)
 
     def step(self) -> float:
         """Record the receipts of one round, run it and return the mean loss."""
         number, settings, client = self.round, self.settings, self._client
         self._record_round()
-        edge_exchange, edge_weights = self._open()
+        edge_exchange, self_weight = self._open()
         state, parameters = self._people_state, self._model.parameters
-        work, entry = client.training(state, edge_weights, parameters, number)
+        work, entry = client.training(state, self_weight, parameters, number)
         if self._sampling is not None:
             self._sampling.broadcast(number, parameters)
         result = run_pass(work, lambda one: self._carry(edge_exchange, one, one.kind))
@@ -313,8 +295,8 @@ class VectorisedEngine(Engine):
         received = state.received
         if fresh:
             self._record_scoring()
-            edges, edge_weights = self._open()
-            work = self._client.scoring(state, edge_weights, parameters)
+            edges, self_weight = self._open()
+            work = self._client.scoring(state, self_weight, parameters)
             received = run_pass(work, lambda one: self._carry(edges, one, "scoring"))
         return self._client.probabilities(parameters, received)
 
@@ -334,19 +316,18 @@ class VectorisedEngine(Engine):
 
     def restore(self, state: EngineState) -> None:
         """Restore the model and the state of all people."""
-        owned = {name: one.clone() for name, one in state.tensors.items()}
-        super().restore(replace(state, tensors=owned))
-        self._people_state = unpack_state(owned)
+        super().restore(state)
+        self._people_state = unpack_state(state.tensors)
 
-    def _open(self) -> tuple[EdgeExchange, EdgeWeights]:
+    def _open(self) -> tuple[EdgeExchange, Tensor]:
         if self._opened is None:
             counts, cohort = self._counts(), self._client.cohort
             size = cohort.incidence.size.astype(np.float64)
-            edge_weights = self._client.edge_weights(size if counts is None else counts)
+            self_weight = self._client.self_weight(size if counts is None else counts)
             edge_exchange = EdgeExchange.of(cohort, counts, self.plan)
             if self._sampling is not None:
                 self._sampling.place_totals()
-            self._opened = edge_exchange, edge_weights
+            self._opened = edge_exchange, self_weight
         return self._opened
 
     def _counts(self) -> Floats | None:

@@ -60,12 +60,6 @@ _LEAST_SPREAD = 1e-6
 _CSR = ("data", "indices", "indptr")
 _SPARSE = ("between", "joint")
 """Tally fields that are sparse matrices."""
-_PARTS: dict[str, Any] = {
-    "flows": Flows,
-    "cases": CaseTally,
-    "mobility": MobilityTally,
-    "reported": CaseTally,
-}
 _PUBLIC = ("mobility", "reported")
 FEATURES = "features"
 """Folder name and record kind of stored region states."""
@@ -115,13 +109,9 @@ def split_sites(traces: Traces, known: TestResults, sites: int) -> list[SiteData
     sites_data = []
     for people in np.array_split(np.arange(traces.people), sites):
         first, end = int(people[0]), int(people[-1]) + 1
-        inside = (known.person >= first) & (known.person < end)
-        tests = TestResults(
-            end - first,
-            (known.person[inside] - first).astype(np.int32),
-            known.positive[inside],
-            known.slot[inside],
-        )
+        own = known.select((known.person >= first) & (known.person < end))
+        person = own.person - np.int32(first)
+        tests = TestResults(end - first, person, own.positive, own.slot)
         by_slot = np.ascontiguousarray(traces.by_slot[:, first:end])
         some = Traces(by_slot, traces.clock, traces.regions)
         sites_data.append(SiteData(some, tests, first))
@@ -254,7 +244,7 @@ class SharedStatistics:
     @classmethod
     def of(cls, tally: "SiteTally", regions: Regions) -> "SharedStatistics":
         """Build mobility model and cases from the public sums over all sites."""
-        mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
+        mobility, reported = (tally.get(name) for name in _PUBLIC)
         return cls(
             None if mobility is None else mobility.model(regions),
             None if reported is None else reported.cases,
@@ -344,19 +334,15 @@ def unprotected_receipt(
     return UnprotectedRelease(terms=terms, what=what)
 
 
-@dataclass(frozen=True, eq=False)
-class SiteTally:
-    """Counts over the people of one site, or their sums over all sites."""
+class SiteTally(dict[str, Any]):
+    """Counts over the people of one site, or their sums over all sites, by name.
 
-    parts: Mapping[str, Any]
-    """Counts by name: ``flows``, ``cases/0`` of all tested people, ``cases/1`` of those
-    outside the first fold and so on, ``mobility``, and ``reported`` cases."""
+    ``flows``, ``cases/0`` of all tested people, ``cases/1`` of those outside the first
+    fold and so on, ``mobility``, and ``reported`` cases.
+    """
 
     def __add__(self, other: "SiteTally") -> "SiteTally":
-        mine, theirs = self.parts, other.parts
-        if mine.keys() != theirs.keys():
-            raise DataError(f"tallies of {sorted(mine)} and {sorted(theirs)} differ")
-        return SiteTally({name: one + theirs[name] for name, one in mine.items()})
+        return SiteTally({name: one + other[name] for name, one in self.items()})
 
 
 def tally_names(settings: PredictionSettings) -> list[str]:
@@ -381,7 +367,7 @@ def count_tally(
     names: Iterable[str] | None = None,
 ) -> SiteTally:
     """Compute the tally of a site: all counts that are needed, or only ``names``."""
-    training, traces, parts = split.training, data.traces, {}
+    training, traces, tally = split.training, data.traces, SiteTally()
     for name in tally_names(settings) if names is None else names:
         part: Any
         if name == "flows":
@@ -396,8 +382,8 @@ def count_tally(
                 others = (split.fold >= 0) & (split.fold != number - 1)
                 some = training.of_people(others)
             part = tally_cases(some, traces, settings.region.cases)
-        parts[name] = part
-    return SiteTally(parts)
+        tally[name] = part
+    return tally
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,7 +428,7 @@ def fit_region_states(
     generator = torch.Generator().manual_seed(seed_of_model)
     if all_cases is not None:
         measure = settings.region.cases.measure
-        made = [RegionHistory(tally.parts["flows"], all_cases, "all", measure)]
+        made = [RegionHistory(tally["flows"], all_cases, "all", measure)]
     else:
         made = histories(tally, clock, settings.region.cases)
     # With one thread torch rounds sums equally on any machine and for any sites.
@@ -458,11 +444,11 @@ def histories(
 ) -> list[RegionHistory]:
     """Return the case history of all tested people, then those without each fold."""
     made, tested = [], None
-    for name, one in tally.parts.items():
+    for name, one in tally.items():
         if not name.startswith("cases/"):
             continue
         cases = one.estimate(clock.slots_per_day, settings, tested)
-        by_day, flows = cases.by_region_and_day, tally.parts["flows"]
+        by_day, flows = cases.by_region_and_day, tally["flows"]
         made.append(RegionHistory(flows, by_day, cases.source, cases.measure))
         tested = one.tested if tested is None else tested
     return made
@@ -471,7 +457,7 @@ def histories(
 def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
     """Encode a tally as tensors named ``part/field``."""
     arrays: dict[str, NDArray[Any]] = {}
-    for part, record in tally.parts.items():
+    for part, record in tally.items():
         for one in fields(record):
             value, place = getattr(record, one.name), f"{part}/{one.name}"
             if isinstance(value, sp.csr_array):
@@ -498,25 +484,25 @@ def unpack_tally(
     flows = {"between": (days * regions, regions), "stays": by_day, "visitors": by_day}
     moves = {"joint": (slots * regions, regions), "visits": by_slot}
     mobility = {**moves, "observed": (slots, 1), "people": one}
-    shapes: dict[str, Mapping[str, tuple[int, ...]]] = {
-        "flows": flows,
-        "mobility": mobility,
-        "reported": cases,
-        "cases": cases,
+    kinds: dict[str, tuple[Any, Mapping[str, tuple[int, ...]]]] = {
+        "flows": (Flows, flows),
+        "mobility": (MobilityTally, mobility),
+        "reported": (CaseTally, cases),
+        "cases": (CaseTally, cases),
     }
     known = tuple(f"{name}/" for name in names)
     if odd := [name for name in tensors if not name.startswith(known)]:
         raise DataError(f"a tally has {odd[0]!r}, expected only {', '.join(names)}")
-    parts = {}
+    tally = SiteTally()
     for name in names:
-        kind = name.split("/")[0]
+        kind, shapes = kinds[name.split("/")[0]]
         try:
-            parts[name] = _PARTS[kind](**_read_part(name, shapes[kind], tensors, most))
+            tally[name] = kind(**_read_part(name, shapes, tensors, most))
         except KeyError as error:
             raise DataError(f"a tally lacks {error}") from None
         except (ValueError, TypeError) as error:
             raise DataError(f"a tally is inconsistent: {error}") from None
-    return SiteTally(parts)
+    return tally
 
 
 def _read_part(

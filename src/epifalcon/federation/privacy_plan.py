@@ -284,10 +284,6 @@ class RunSeeds:
             return Streams(self.noise).numpy(name)
         return self.numpy(f"noise {name}")
 
-    def parameters(self) -> np.random.Generator:
-        """Return the generator for the initial weights, which are public."""
-        return Streams(self.seed).numpy("falcon parameters")
-
     def gradient(self, terms: Terms, person: int) -> NormalSource:
         """Return the source of gradient noise; ``person`` identifies the cohort."""
         if self.secret is not None:
@@ -302,25 +298,17 @@ class RunSeeds:
         return derived_secret(self.secret, name) >> (256 - bits)
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Key of one draw of noise or masks; different keys give independent draws."""
+def draw_key(seed: int, round_number: int, layer: int = 0) -> int:
+    """Return a 64-bit key for one draw of noise or masks, independent of others.
 
-    seed: int
-    """Public seed, or a secret of any length."""
-    round: int = 0
-    layer: int = 0
-
-    @property
-    def key(self) -> int:
-        """64-bit key for the random generator."""
-        key = np.uint64(0)
-        seed, words = self.seed, [self.seed & _WORD]
-        while seed := seed >> 64:
-            words.append(seed & _WORD)
-        for word in (*words, self.round, self.layer):
-            key = np.uint64(combine(key, np.uint64(word)))
-        return int(key)
+    ``seed`` is public, or a secret of any length.
+    """
+    key, words = np.uint64(0), [seed & _WORD]
+    while seed := seed >> 64:
+        words.append(seed & _WORD)
+    for word in (*words, round_number, layer):
+        key = np.uint64(combine(key, np.uint64(word)))
+    return int(key)
 
 
 def releases_of(clock: Clock) -> Releases:

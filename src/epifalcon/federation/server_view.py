@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import same_length
 from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.messages import (
     Broadcast,
@@ -40,9 +39,6 @@ class PlaceTotals:
     """Number of people truly present, with the plan's noise, (keys,)."""
     claims: NDArray[np.int64]
     """Number of true and pseudo uploads, (keys,)."""
-
-    def __post_init__(self) -> None:
-        same_length(keys=self.keys, counts=self.counts, claims=self.claims)
 
 
 Upload = PresenceUpload | LocationUpload | GradientUpload

@@ -198,7 +198,8 @@ class FalconField(Method):
 
     def _ledger(self, task: FieldTask, traces: Traces, secret: int | None) -> Ledger:
         """Open the ledger in the run folder; a resumed run draws the same noise."""
-        budget, folder = FieldPlan.of(task, traces.clock).budget, self.context.folder
+        budget = FieldPlan(task.settings.privacy, traces.clock).budget
+        folder = self.context.folder
         if folder is None:
             return Ledger(budget)
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def sent(status, model, plan, rounds):
     parameters = initial_parameters(model, 0, np.random.default_rng(1))
     quiet = replace(plan, gradient=replace(plan.gradient, sigma=0.0))
     client = Client(cohort, model, quiet, seeds)
-    state, weights = client.initial_state(), client.edge_weights(np.full(3, 2.0))
+    state, weights = client.initial_state(), client.self_weight(np.full(3, 2.0))
     rng = np.random.default_rng(2)
 
     def carried(work, number, kind=None):

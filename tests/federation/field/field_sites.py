@@ -51,9 +51,9 @@ def run_locally(task, sites_data):
     noise = RunSeeds(SEED).noise
     count = sum(data.traces.people for data in sites_data)
     sites = [FieldSite(data, task, SEED, noise, count) for data in sites_data]
-    people = LocalSites(sites)
-    found = InferenceSchedule(people, task, count, sites_data[0].traces.clock).run()
-    return people.risk, found
+    clock = sites_data[0].traces.clock
+    found = InferenceSchedule(LocalSites(sites), task, count, clock).run()
+    return np.concatenate([site.risk for site in sites]), found
 
 
 class Sites(Loopback):

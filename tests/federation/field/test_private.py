@@ -7,7 +7,7 @@ import pytest
 from epifalcon.belief_propagation.seir_chain import SweepOptions
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.field import denoising
-from epifalcon.federation.field.denoising import DenoisingExchange, ExpectedProfile
+from epifalcon.federation.field.denoising import ExpectedProfile
 from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
@@ -65,8 +65,7 @@ class Private:
         task, clock = self.site.task, traces.clock
         self.schedule = InferenceSchedule(people, task, traces.people, clock)
         people.begin(FieldRun())
-        counts = self.schedule._private
-        self.exchange = DenoisingExchange(people, counts, self.site.rates)
+        self.exchange = self.schedule._private
 
     def sweep(self):
         received, options = first_messages()

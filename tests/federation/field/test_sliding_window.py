@@ -15,7 +15,6 @@ from epifalcon.belief_propagation.settings import (
 )
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.test_results import TestErrors, TestResults
-from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
@@ -190,17 +189,3 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
     for held in (after.messages.evidence, after.field.sums.infectious):
         assert np.isfinite(held).all()
     assert after.boundary.status[3] == after.boundary.status[4] == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"by_slot": np.zeros((3, 160), np.int32)}, "expected \\(4 slots, people\\)"),
-        ({"by_slot": np.zeros((4, 159), np.int32)}, "a day of 159 people"),
-        (day_tests([0], [True], [24]), "slot 24, after the day's last slot 23"),
-    ],
-)
-def test_a_day_that_does_not_fit_is_refused(change, message):
-    window = window_of(5, length=6)
-    with pytest.raises(DataError, match=message):
-        window.update(replace(new_day(window, 5), **change))

@@ -8,10 +8,9 @@ from epifalcon.errors import TooFewSitesError
 from epifalcon.federation.messages import Packet, pack, unpack
 from epifalcon.federation.settings import SiteRules
 from tests.federation.local_sites import sites_of, with_header, with_tensor, with_values
-from tests.federation.small_world import city, plan_of, settings_of
+from tests.federation.small_world import PAPER, city, plan_of, settings_of
 
 BAD = "site-01"
-PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
 OFF = {"mode": "off"}
 
 

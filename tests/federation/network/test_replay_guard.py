@@ -268,7 +268,7 @@ def test_notes_are_read_again_and_a_line_that_nobody_wrote_is_named(tmp_path):
     path = tmp_path / REQUESTS
     ReplayLog(path).require(0, "begin", "a" * 64)
     ReplayLog(path).require(0, "begin", "a" * 64)
-    assert len(ReplayLog(path)) == 1
+    assert len(path.read_text().splitlines()) == 1
     with pytest.raises(ReplayError, match="round 0, begin"):
         ReplayLog(path).require(0, "begin", "c" * 64)
     for line in ("", "{}", "[1, 2]", '[1, "begin", "short"]', "["):

@@ -248,11 +248,7 @@ def test_gradient_noise_is_normal_and_its_own_for_every_round_and_cohort():
     assert torch.equal(drawn[0], again)
 
 
-def test_first_weights_follow_the_seed_and_first_embeddings_the_secret():
-    one, other, third = RunSeeds(1, 9), RunSeeds(1, 8), RunSeeds(2, 9)
-    drawn = [seeds.parameters().random(4) for seeds in (one, other, third)]
-    assert np.array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn[0], drawn[2])
+def test_first_embeddings_follow_the_secret():
     whole, settings = city(12), settings_of()
     plan = plan_of(settings)
     mine = Client(whole, settings, plan, RunSeeds(4, 9)).initial_state().rows

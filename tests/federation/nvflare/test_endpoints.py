@@ -52,9 +52,8 @@ def sites_in(folder, method):
     for name, data in zip(SITES, parts, strict=True):
         if not (folder / name).exists():
             write_site(folder / name, data, 0)
-        ends[name] = SiteEndpoint(method, "one")
-        ends[name].prepare(name, folder / name)
-    return InMemoryTransport({name: end.respond for name, end in ends.items()})
+        ends[name] = SiteEndpoint(method, "one").prepare(name, folder / name)
+    return InMemoryTransport(ends)
 
 
 def coordinator(method, run="one", **changes):
@@ -147,9 +146,7 @@ class Broken(SiteEndpoint):
     def prepare(self, *_):
         if self._run == "unready":
             raise FileNotFoundError(SECRET)
-
-    def respond(self, *_):
-        raise ValueError(SECRET)
+        return raising(ValueError(SECRET))
 
 
 @pytest.mark.parametrize(

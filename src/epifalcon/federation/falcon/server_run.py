@@ -393,7 +393,7 @@ class SitesRun(ServerRun[FalconRunRequest]):
                 self._send_states(known.states)
             return known
         names = preparation.public_names(settings)
-        public = SiteTally({name: tally.parts[name] for name in names})
+        public = SiteTally({name: tally[name] for name in names})
         sums = preparation.pack_tally(public)
         if not settings.uses_region_model:
             return SharedData(roster.first, sums)

@@ -25,7 +25,7 @@ from epifalcon.checks import present, same_length
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import checkpoints, messages, preparation
 from epifalcon.federation.checkpoints import Checkpoint, record_once
-from epifalcon.federation.client import Client, EdgeWeights, all_uses
+from epifalcon.federation.client import Client, all_uses
 from epifalcon.federation.early_stopping import running_log_odds
 from epifalcon.federation.engine import EngineState, advance, pack_state, unpack_state
 from epifalcon.federation.messages import Record
@@ -105,7 +105,7 @@ class SiteRounds:
         self._protected = self.plan.is_private
         self._memory, self._sends_rows = score_memory, sends_rows
         self._presence: messages.PresenceUpload | None = None
-        self._places: tuple[EdgeKeys, messages.CountsMessage, EdgeWeights] | None = None
+        self._places: tuple[EdgeKeys, messages.CountsMessage, Tensor] | None = None
         self._pass: _Pass | None = None
         self._scored: Tensor | None = None
         self._parameters: dict[str, Tensor] = {}
@@ -186,7 +186,7 @@ class SiteRounds:
         if not (np.isfinite(counts).all() and (counts >= 1).all()):
             raise DataError("counts must be finite and at least 1")
         place = self.client.cohort.incidence.places_in(keys)
-        self._places = keys, call, self.client.edge_weights(counts[place])
+        self._places = keys, call, self.client.self_weight(counts[place])
         if self._protected:
             self.replay_guard.counts_received(counts, shared)
         return messages.Done()
@@ -204,18 +204,15 @@ class SiteRounds:
         elif self._protected:
             self.ledger.record(*self.plan.scoring_receipts(number))
         self._pass = None
-        edge_weights = self._known_counts[2]
+        self_weight = self._known_counts[2]
         work: Generator[Exchange, Tensor, Any]
-        inputs, entry = (self.state, edge_weights, call.parameters), None
+        inputs, entry = (self.state, self_weight, call.parameters), None
         if training:
             work, entry = self.client.training(*inputs, number)
         else:
             self._scored = None
             work = self.client.scoring(*inputs)
-        exchange, _ = advance(work, None)
-        if exchange is None:
-            raise DataError("a pass has no exchange: layers must be 1 or more")
-        return self._send(_Pass(number, not training, work, entry, exchange))
+        return self._send(_Pass(number, not training, work, entry, next(work)))
 
     def _continue(self, call: messages.Reply, _number: int) -> Record:
         """Process a reply; return the next upload, gradients, or ``Done``."""
@@ -275,9 +272,8 @@ class SiteRounds:
 
     def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
         """Compute the rows that people receive from a reply, (people, width)."""
-        upload, (keys, places, edge_weights) = waiting.upload, self._known_counts
-        if upload is None:
-            raise DataError("nothing was uploaded yet")
+        upload = present(waiting.upload, "nothing was uploaded yet")
+        keys, places, _ = self._known_counts
         summed = upload.person is None
         place = _at(places.shared) if summed else torch.arange(len(keys))
         expected = (len(place), upload.rows.shape[1], upload.rows.dtype)
@@ -289,8 +285,7 @@ class SiteRounds:
             whole = upload.rows.clone()
             whole[place] = sums
             sums = whole
-        exchange, counts = waiting.exchange, places.counts
-        return self.client.receive(exchange, edge_weights, keys, sums, counts)
+        return self.client.receive(waiting.exchange, keys, sums, places.counts)
 
     def _scores(self, received: Tensor | None) -> Probabilities:
         if not self._parameters:
@@ -298,7 +293,7 @@ class SiteRounds:
         return self.client.probabilities(self._parameters, received)
 
     @property
-    def _known_counts(self) -> tuple[EdgeKeys, messages.CountsMessage, EdgeWeights]:
+    def _known_counts(self) -> tuple[EdgeKeys, messages.CountsMessage, Tensor]:
         return present(self._places, "no counts of people were received yet")
 
 

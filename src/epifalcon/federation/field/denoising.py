@@ -96,21 +96,30 @@ class ExpectedProfile:
         return found
 
 
-class PrivateCounts:
-    """Estimates from the noised counts of a private run."""
+class DenoisingExchange:
+    """Message exchange of a private run, which estimates the messages from sums."""
 
     def __init__(
-        self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int
+        self,
+        inner: MessageExchange,
+        plan: FieldPlan,
+        rates: Rates,
+        crowd: Floats,
+        noises: Floats,
+        people: int,
     ) -> None:
         """Estimate people per region; ``noises`` counts the noise terms per cell."""
-        self.plan, self.noises, self._people = plan, noises[:, 1:], people
+        self._inner, self._plan, self._rates = inner, plan, rates
+        self._noises, self._people = noises[:, 1:], people
+        self._profile: ExpectedProfile | None = None
+        self._received: list[NoisySums] = []
         self._local = plan.settings.mode == "local"
         if self._local:
             # Regions are sent without protection, so presence is known exactly.
-            total = self.noises.sum(axis=0, keepdims=True)
+            total = self._noises.sum(axis=0, keepdims=True)
             presence = NoisySums(total, np.zeros_like(total))
         else:
-            presence = self.noisy(crowd, PRESENCE, 0, plan.presence_reach)
+            presence = self._noisy(crowd, PRESENCE, 0, plan.presence_reach)
         self.crowd = estimate_crowd(presence, people)
 
     @property
@@ -118,12 +127,12 @@ class PrivateCounts:
         """Mean share of other people among those present at a person's place."""
         return float(np.maximum(self.crowd - 1, 0).sum() / self.crowd.sum())
 
-    def noisy(
+    def _noisy(
         self, total: Floats, channel: str, number: int, reach: float
     ) -> NoisySums:
         """Return the received sums of a channel with their standard errors."""
-        scale = reach * self.plan.receipt(channel, number).sigma
-        noises = self.noises if channel == INFECTIOUS else self.noises[:1]
+        scale = reach * self._plan.receipt(channel, number).sigma
+        noises = self._noises if channel == INFECTIOUS else self._noises[:1]
         return NoisySums(total[:, 1:], scale * np.sqrt(noises))
 
     def positive(self, tested: float, positive: float) -> float:
@@ -133,33 +142,21 @@ class PrivateCounts:
     @property
     def tests_error(self) -> float:
         """Standard error of the noised numbers of tested and of positive people."""
-        count = self._people if self._local else self.noises.max()
-        return self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
-
-
-class DenoisingExchange:
-    """Message exchange that replaces noised sums by their estimates."""
-
-    def __init__(
-        self, inner: MessageExchange, counts: PrivateCounts, rates: Rates
-    ) -> None:
-        self._inner, self._counts, self._rates = inner, counts, rates
-        self._profile: ExpectedProfile | None = None
-        self._received: list[NoisySums] = []
+        count = self._people if self._local else self._noises.max()
+        return self._plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Send the messages of all edges; return estimates of the noised sums."""
-        plan, number = self._counts.plan, 1 + len(self._received)
+        plan, number = self._plan, 1 + len(self._received)
         if self._profile is None:
             rates, bound = self._rates, options.bound
             self._profile = ExpectedProfile.of(received, rates, plan.clock, bound)
         sums = self._inner.sweep(received, options)
         most = unit_of(plan, self._profile) * float(self._profile.excess.max())
         reach = plan.reach(number, most)
-        came = self._counts.noisy(sums.infectious, INFECTIOUS, number, reach)
+        came = self._noisy(sums.infectious, INFECTIOUS, number, reach)
         self._received.append(came)
-        crowd, bound = self._counts.crowd, options.bound
-        found = edge_sums(self._received, self._profile, crowd, bound)
+        found = edge_sums(self._received, self._profile, self.crowd, options.bound)
         return sums._replace(infectious=found[0], evidence=found[1])
 
     def end(self, received: EdgeMessages) -> None:

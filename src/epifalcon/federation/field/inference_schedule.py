@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -44,11 +44,7 @@ from epifalcon.belief_propagation.settings import (
 )
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.federation.field.denoising import (
-    DenoisingExchange,
-    PrivateCounts,
-    by_slot,
-)
+from epifalcon.federation.field.denoising import DenoisingExchange, by_slot
 from epifalcon.federation.field.privacy_plan import FieldPlan, opening_receipts
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.field.site_people import (
@@ -61,7 +57,7 @@ from epifalcon.federation.preparation import SiteData
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats
 
 
 class SiteGroup(MessageExchange, Protocol):
@@ -126,11 +122,13 @@ class InferenceSchedule:
         self._counts = people.counts()
         self._rates = rates_for(count, clock, task.pathogen, task.rule)
         self.result = ServerResult()
-        self._private: PrivateCounts | None = None
+        self._private: DenoisingExchange | None = None
         crowd, share = self._counts.crowd, self._share_of_others()
         if task.private:
-            plan = FieldPlan.of(task, clock)
-            self._private = PrivateCounts(plan, crowd, self._counts.noises, count)
+            plan, noises = FieldPlan(task.settings.privacy, clock), self._counts.noises
+            self._private = DenoisingExchange(
+                people, plan, self._rates, crowd, noises, count
+            )
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
         force = 0.0
@@ -221,14 +219,14 @@ class InferenceSchedule:
     def _run(
         self, run: FieldRun, sweeps: int, start: InferenceState | None = None
     ) -> InferenceState:
-        settings, exchange = self._task.inference, cast(MessageExchange, self._people)
+        settings = self._task.inference
+        exchange: MessageExchange = self._private or self._people
         self._people.begin(run)
         tests = np.delete(self._counts.tests, run.without, axis=0).sum(axis=0)
         tested, positive = float(tests[0]), float(tests[1])
         if self._private is not None:
             tested = max(tested, 1.0)
             positive = self._private.positive(tested, positive)
-            exchange = DenoisingExchange(exchange, self._private, self._rates)
         begin: InferenceState | InitialHazard
         if start is not None:
             begin = start.continued()
@@ -291,11 +289,6 @@ class LocalSites:
 
     def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         return reduce(add, [site.losses(held_out) for site in self.sites])
-
-    @property
-    def risk(self) -> Probabilities:
-        """Risk of each person, (people,), in the order of the sites."""
-        return np.concatenate([site.risk for site in self.sites])
 
 
 def run_in_process(

@@ -43,11 +43,6 @@ class FieldPlan:
     settings: FieldPrivacySettings
     clock: Clock
 
-    @classmethod
-    def of(cls, task: FieldTask, clock: Clock) -> "FieldPlan":
-        """Return the plan of ``task``."""
-        return cls(task.settings.privacy, clock)
-
     @property
     def length(self) -> int:
         """Number of slots per cell."""

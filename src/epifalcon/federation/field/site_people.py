@@ -274,7 +274,7 @@ class FieldSite:
     @cached_property
     def plan(self) -> FieldPlan:
         """Privacy plan of the run."""
-        return FieldPlan.of(self.task, self.data.traces.clock)
+        return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:
@@ -346,7 +346,7 @@ class FieldSite:
         self.cohort.sweep(received, plain)
         clipping = excess_clipping(self.plan, profile, number)
         noised = self._noised(send(self.cohort, clipping), INFECTIOUS, number, clipping)
-        return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
+        return Sums(noised)
 
     def end(self, received: EdgeMessages) -> None:
         """Process the last messages of a run and store the risks; nothing is sent."""

@@ -198,7 +198,7 @@ class FieldAnswers:
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """Set the limits for a site with ``people`` of all ``size.people`` people."""
         self._task, self._size, self.people = task, size, people
-        self._plan = FieldPlan.of(task, size.clock)
+        self._plan = FieldPlan(task.settings.privacy, size.clock)
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
@@ -235,22 +235,22 @@ class FieldAnswers:
 
     def sums(self, answer: FieldSums, options: SweepOptions) -> Sums:
         """Return the sums; refuse values impossible for the site's counts."""
-        nothing, no_tally = np.zeros((0, 0)), np.zeros((0, 0, 0))
         if self._task.private:
             shape = self._noises.shape
             self._require_cells("infectious", answer.infectious, INFECTIOUS, shape)
-            return Sums(answer.infectious, nothing, nothing, no_tally)
+            return Sums(answer.infectious)
         self._require_of_present("infectious", answer.infectious, 0.0, 1.0)
         bound = self._task.inference.evidence_bound
         self._require_of_present("evidence", answer.evidence, -1.0, bound)
+        sums = Sums(answer.infectious, answer.evidence)
         if options.susceptible:
             self._require_of_present("susceptible", answer.susceptible, 0.0, 1.0)
+            sums = sums._replace(susceptible=answer.susceptible)
         if options.tally:
             most = self.people * self._size.clock.slots_per_day * MOST_LOG
             _within("tally", answer.tally, (2, *self._size.by_day), 0.0, most)
-        susceptible = answer.susceptible if options.susceptible else nothing
-        tally = answer.tally if options.tally else no_tally
-        return Sums(answer.infectious, answer.evidence, susceptible, tally)
+            sums = sums._replace(tally=answer.tally)
+        return sums
 
     def losses(self, answer: LossesReply) -> calibration.ModelLosses:
         """Return the losses; refuse values impossible for the number of people."""
@@ -328,7 +328,8 @@ class FieldRunRequest(RunRequest):
         if not self.is_private:
             return None
         task = self.settings
-        plan, receipts = FieldPlan.of(task, clock), [*opening_receipts(task, clock)]
+        plan = FieldPlan(task.settings.privacy, clock)
+        receipts = [*opening_receipts(task, clock)]
         for number in range(1, 1 + task.inference.sweeps):
             receipts += plan.exchange(number)
         noised = [one for one in receipts if isinstance(one, GaussianRelease)]
@@ -449,7 +450,7 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
     def execute(self, progress: Progress) -> None:
         """Run the whole schedule, write the final sums and collect the scores."""
         roster = self._invite()
-        self._plan = FieldPlan.of(self._task, roster.clock)
+        self._plan = FieldPlan(self._task.settings.privacy, roster.clock)
         opening = opening_receipts(self._task, roster.clock)
         self._roster = roster
         self._receipts = self.open_ledger(self._plan.budget, opening)

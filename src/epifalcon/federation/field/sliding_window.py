@@ -35,7 +35,6 @@ from epifalcon.belief_propagation.settings import (
 )
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
 from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
@@ -132,7 +131,6 @@ class FieldWindow:
 
     def update(self, day: NewDay) -> "FieldWindow":
         """Return a new window that includes ``day``."""
-        _require_fitting(self, day)
         after = self._with_tests(day)._with_day(day)
         if after.traces.clock.days > after.window.days:
             after = after._without_oldest_day()
@@ -206,7 +204,7 @@ class FieldWindow:
         received = self.field.messages()
         edges, day = received.edges[:slots], received.day[:slots]
         first = received._replace(edges=edges, day=day)
-        until = _select(self.known, self.known.slot < slots)
+        until = self.known.select(self.known.slot < slots)
         people = self.people()
         likelihood = result_likelihood(until, slots, self.field.errors)
         people = replace(people, state=people.state._replace(tests=likelihood))
@@ -275,12 +273,6 @@ class FieldWindow:
         )
 
 
-def _select(known: TestResults, chosen: Mask) -> TestResults:
-    return TestResults(
-        known.people, known.person[chosen], known.positive[chosen], known.slot[chosen]
-    )
-
-
 def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
     """Return the tests from slot ``slots`` on, with slots counted from there.
 
@@ -291,20 +283,4 @@ def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
     if right:
         first = known.first_positive_slot[known.person]
         later &= known.positive | (first < 0) | (first >= slots)
-    return _select(known, later).since(slots)
-
-
-def _require_fitting(window: FieldWindow, day: NewDay) -> None:
-    """Raise ``DataError`` if ``day`` does not fit slots and people of ``window``."""
-    slots, people = window.traces.clock.slots_per_day, window.traces.people
-    shape, end = day.by_slot.shape, window.traces.slots + slots
-    if len(shape) != 2 or shape[0] != slots:
-        raise DataError(f"a day of shape {shape}, expected ({slots} slots, people)")
-    if shape[1] < people:
-        why = f"expected the {people:,} of the window, then new people"
-        raise DataError(f"a day of {shape[1]:,} people, {why}")
-    if (latest := int(day.slot.max(initial=-1))) >= end:
-        raise DataError(f"a test in slot {latest}, after the day's last slot {end - 1}")
-    more = shape[1] - people
-    if window.traces.names is not None and len(day.new_people) != more:
-        raise DataError(f"{len(day.new_people)} names for {more} new people")
+    return known.select(later).since(slots)

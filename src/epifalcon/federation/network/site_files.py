@@ -337,9 +337,6 @@ class ReplayLog:
             self._known = dict(listed)
             self._append([])
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def __contains__(self, release: object) -> bool:
         return release in self._known
 

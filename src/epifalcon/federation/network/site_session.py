@@ -280,7 +280,11 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         self._lock = self._lock or FileLock.inside(self.folder)
         if call.counter is not None:
             self.files.record.require_newest(call.counter)
-        replay_log = self._replay_log(stored=run_request.is_private)
+        replay_log = ReplayLog()
+        if self._admitted is not None:
+            replay_log = self._admitted.replay_log
+        elif run_request.is_private:
+            replay_log = ReplayLog(self.folder / REQUESTS, self.files.record)
         # The data set of a run must not change: its noise would be reused.
         run_digest = digest(run_request.identity, digest(arrays=data.arrays))
         replay_log.refuse_other(0, "hello", run_digest)
@@ -288,10 +292,3 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
             self.files.admit(self.run, cost, policy)
         replay_log.require(0, "hello", run_digest)
         return Admitted(run_request, site, data, replay_log), run_digest
-
-    def _replay_log(self, *, stored: bool) -> ReplayLog:
-        if self._admitted is not None:
-            return self._admitted.replay_log
-        if not stored:
-            return ReplayLog()
-        return ReplayLog(self.folder / REQUESTS, self.files.record)

@@ -28,13 +28,12 @@ from epifalcon.errors import (
     TooFewSitesError,
 )
 from epifalcon.federation.nvflare import jobs
-from epifalcon.federation.nvflare.provisioning import Kit, open_kit
+from epifalcon.federation.nvflare.provisioning import open_kit
 from epifalcon.settings import build
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
     from epifalcon.federation.network.site_calls import Transport
-    from epifalcon.federation.network.site_session import SiteSession
 
 _log = logging.getLogger(__name__)
 GONE = "the site's process has ended"
@@ -73,7 +72,12 @@ class ServerEndpoint(FLComponent):
         transport = CollabTransport(context.clients, self._lost, context.is_aborted)
         folder = Path(collab.workspace.get_root_dir())
         try:
-            self.coordinate(self._signed(transport, folder), folder)
+            # This module loads torch, which only job processes need.
+            from epifalcon.federation.network.signed_calls import SignedTransport
+
+            credentials = open_kit(folder, "server").credentials()
+            signed = SignedTransport(transport, self._run, credentials)
+            self.coordinate(signed, folder)
         except StoppedError:
             _log.info("the job was stopped")
         except Exception as error:
@@ -83,13 +87,6 @@ class ServerEndpoint(FLComponent):
             raise RuntimeError(f"the server run failed: {kind}") from None
         finally:
             transport.close()
-
-    def _signed(self, transport: "Transport", folder: Path) -> "Transport":
-        # This module loads torch, which only job processes need.
-        from epifalcon.federation.network.signed_calls import SignedTransport
-
-        credentials = open_kit(folder, "server").credentials()
-        return SignedTransport(transport, self._run, credentials)
 
     def coordinate(self, transport: "Transport", folder: Path) -> None:
         """Run the server side; write why it failed or what it lacks to ``folder``."""
@@ -119,16 +116,18 @@ class SiteEndpoint:
     def __init__(self, method: str, run: str) -> None:
         self._method, self._run = method, run
         self._unready = ""
-        self._session: SiteSession[Any] | None = None
-        self._answers: Callable[[bytes], bytes] | None = None
+        self._answer: Callable[[bytes], bytes] | None = None
 
     @collab.init
     def open(self) -> None:
         """Prepare the endpoint; an error is reported at the first call."""
         try:
+            from epifalcon.federation.network.signed_calls import SignedAnswers
+
             folder, name = Path(collab.workspace.get_root_dir()), collab.site_name
-            self.prepare(name, folder)
-            self._answers = self._signed(name, open_kit(folder, "site"))
+            answer, kit = self.prepare(name, folder), open_kit(folder, "site")
+            credentials, host = kit.credentials(), kit.deployment.host
+            self._answer = SignedAnswers(credentials, host, self._run, name, answer)
         except Exception as error:
             self._unready = type(error).__name__
             _log.error("the site could not be prepared: %s", place_of(error))
@@ -139,28 +138,18 @@ class SiteEndpoint:
         if self._unready:
             return self._unready
         try:
-            return present(self._answers, "the site endpoint is not open")(call)
+            return present(self._answer, "the site endpoint is not open")(call)
         except Exception as error:
             _log.error("a call failed: %s", place_of(error))
             return type(error).__name__
 
-    def prepare(self, name: str, folder: Path) -> None:
-        """Create the session of site ``name``; data are loaded at ``hello``."""
+    def prepare(self, name: str, folder: Path) -> Callable[[bytes], bytes]:
+        """Return what answers verified calls; data are loaded at ``hello``."""
         # Imports take seconds: do them in parallel at all sites before the first call.
         from epifalcon.federation.network.site_files import SiteFiles
 
         kind = jobs.site_run(self._method)
-        self._session = kind(SiteFiles(folder), self._run, name)
-
-    def _signed(self, name: str, kit: Kit) -> Callable[[bytes], bytes]:
-        from epifalcon.federation.network.signed_calls import SignedAnswers
-
-        host, credentials = kit.deployment.host, kit.credentials()
-        return SignedAnswers(credentials, host, self._run, name, self.respond)
-
-    def respond(self, call: bytes) -> bytes:
-        """Return the answer to a call whose signature was verified."""
-        return present(self._session, "the site endpoint is not open").answer(call)
+        return kind(SiteFiles(folder), self._run, name).answer
 
 
 class CollabTransport:

@@ -268,14 +268,12 @@ class Admin:
 
     def status(self) -> FederationStatus:
         """Return the status of the server, sites and jobs."""
-        with _converted_errors("read the status"):
-            info = self._session.get_system_info()
-        connected = {client.name for client in info.client_info}
+        connected = self.connected()
         return FederationStatus(
             # NVFlare calls a server without a job stopped.
             server="running",
-            connected=tuple(sorted(connected)),
-            missing=tuple(sorted(set(self.kit.deployment.sites) - connected)),
+            connected=connected,
+            missing=tuple(sorted(set(self.kit.deployment.sites) - set(connected))),
             jobs=self.jobs(),
         )
 

@@ -13,8 +13,9 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from epifalcon import checks
 from epifalcon.errors import DataError, EpifalconError, SettingsError
@@ -38,6 +39,7 @@ _RESERVED = frozenset({"server", "admin", "authority", "all"})
 
 
 Kind = Literal["server", "site", "admin"]
+Port = Annotated[int, partial(checks.whole, 1), partial(checks.within, 1, 65535)]
 _ABOUT = "epifalcon.json"
 _VERSION = 2
 """Version of the settings in a kit; kits of other versions are refused."""
@@ -48,7 +50,7 @@ _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
+class Deployment(checks.Checked):
     """Configuration of one server, its sites and one administrator.
 
     ``host`` is the server's host name for the sites, and the name in its
@@ -60,14 +62,16 @@ class Deployment:
     project: str
     host: str
     sites: tuple[str, ...]
-    port: int = 8002
-    admin_port: int = 8003
+    port: Port = 8002
+    admin_port: Port = 8003
     admin: str = "admin@epifalcon.local"
-    minimum_sites: int = 1
-    heartbeat_seconds: float = 2.0
+    minimum_sites: checks.Count = 1
+    # NVFlare sleeps in steps of two seconds: with less it would busy-wait.
+    heartbeat_seconds: Annotated[float, partial(checks.at_least, 2)] = 2.0
     silence_seconds: float = 30.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_name("project", self.project)
         _matches(_HOST, "a host name", host=self.host)
         _matches(_ADMIN, "an e-mail address", admin=self.admin)
@@ -83,18 +87,11 @@ class Deployment:
         # One folder per site, also on case-insensitive file systems.
         if len({site.lower() for site in self.sites}) != len(self.sites):
             raise SettingsError(f"sites={list(self.sites)} must be different names")
-        for name, port in (("port", self.port), ("admin_port", self.admin_port)):
-            checks.whole(1, **{name: port})
-            if port > 65535:
-                raise SettingsError(f"{name}={port} must be at most 65535")
         least, most = self.minimum_sites, len(self.sites)
-        checks.whole(1, minimum_sites=least)
         if least > most:
             raise SettingsError(f"minimum_sites={least} must be at most {most}")
-        # NVFlare sleeps in steps of two seconds: with less it would busy-wait.
-        beat = self.heartbeat_seconds
-        checks.at_least(2, heartbeat_seconds=beat)
-        checks.at_least(4 * beat, silence_seconds=self.silence_seconds)
+        least_silence = 4 * self.heartbeat_seconds
+        checks.at_least(least_silence, silence_seconds=self.silence_seconds)
 
 
 def read_deployment(path: Path) -> Deployment:
