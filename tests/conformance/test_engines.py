@@ -5,13 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
-from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
-from epifalcon.federation.settings import PrivacySettings
-from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.mobility.clock import Clock
 from tests.federation.local_sites import LocalSites
 from tests.federation.small_world import (
     CLIPS,
@@ -19,9 +14,8 @@ from tests.federation.small_world import (
     city,
     plan_of,
     settings_of,
-    statuses,
+    traces_of,
 )
-from tests.oracles.cities import random_traces
 from tests.oracles.dense_hypergraph import dense_layer, noise_covariance
 
 PEOPLE = 30
@@ -38,7 +32,7 @@ def cohorts_of(whole, parts):
 
 
 def engines(settings, split, wish, copies=0, uploads="sums"):
-    whole = city(PEOPLE, copies, 3)
+    whole = city(PEOPLE, copies, 3, settings.window_slots)
     plan = plan_of(settings, copies, **wish)
     parts = cohorts_of(whole, split)
     return (
@@ -86,10 +80,15 @@ def test_splits_agree_without_noise(split, path, kind, uploads, precision, close
 
 
 @each_split
-@each_upload
+@pytest.mark.parametrize(
+    ("uploads", "window_slots"), [("sums", 1), ("rows", 1), ("sums", 3), ("sums", 9)]
+)
 @each_path
-def test_splits_agree_with_clips_and_pseudo_places_but_no_noise(split, uploads, path):
-    settings = settings_of(precision="double", gradient_path=path)
+def test_splits_agree_with_clips_and_pseudo_places_but_no_noise(
+    split, uploads, window_slots, path
+):
+    given = {"precision": "double", "window_slots": window_slots}
+    settings = settings_of(gradient_path=path, **given)
     fast, split_up = engines(settings, split, CLIPS, 2, uploads)
     train(fast)
     assert all(np.isnan(report.loss) for report in train(split_up))
@@ -159,82 +158,44 @@ def assert_drawn_from(draws, covariance):
         assert stats.kstest(scaled.numpy(), "norm").pvalue > 1e-5
 
 
-@each_engine
-def test_noise_has_the_same_distribution_in_both_engines(engine_type):
-    sigma, whole = 0.3, city(12, 2)
-    plan = plan_of(settings_of(layers=1), 2, **{**CLIPS, "upload_sigma": sigma})
-    expected = noise_covariance(whole.incidence, sigma, torch.from_numpy(whole.uploads))
-    assert_drawn_from(noise_received(engine_type, whole, plan, 150), expected)
-
-
-TWO_DAYS = Clock(slot_hours=2, days=2)
-REGIONS = 7
-each_window = pytest.mark.parametrize("window_slots", [2, 12])
-
-
-class Wide:
-    """A city in windows of several slots, and its claims by plain loops.
+def claims_of(window_slots, people=PEOPLE, copies=2):
+    """True and pseudo claims (edge key, person) of ``city``, by plain loops.
 
     In a wide window a person has several places, and true and pseudo ones meet.
     """
 
-    def __init__(self, window_slots, people=PEOPLE, copies=2):
-        traces = [
-            random_traces(seed, people, REGIONS, TWO_DAYS)
-            for seed in range(3, 4 + copies)
-        ]
-        true, *pseudo = (Incidence.of(one, window_slots=window_slots) for one in traces)
-        self.copies = copies
-        self.whole = Cohort(
-            np.arange(people), true, statuses(people), None, tuple(pseudo)
-        )
-        self.true, *others = (self.places(one, window_slots) for one in traces)
-        self.pseudo = set().union(*others)
-
-    @staticmethod
-    def places(traces, window_slots):
+    def places(traces):
         return {
-            (slot // window_slots * REGIONS + region, person)
+            (slot // window_slots * len(traces.regions) + region, person)
             for person, row in enumerate(traces.by_person.tolist())
             for slot, region in enumerate(row)
             if region != -1
         }
 
-    def uploads(self):
-        """Claims at each true edge, a person's true and pseudo one counted once."""
-        claimed = [key for key, _ in self.true | self.pseudo]
-        return [claimed.count(key) for key in self.whole.incidence.edge_key.tolist()]
-
-    def plan(self, settings, **wish):
-        releases = releases_of(TWO_DAYS)
-        return PrivacyPlan.of(PrivacySettings(**wish), settings, releases, self.copies)
+    true, *pseudo = (places(traces_of(people, 3 + k)) for k in range(1 + copies))
+    return true, set().union(*pseudo)
 
 
-@each_window
-@each_path
-@pytest.mark.parametrize("wish", [CLIPS, {"mode": "local"}], ids=["clips", "local"])
-def test_splits_agree_in_wide_windows(window_slots, path, wish):
-    wide = Wide(window_slots)
-    settings = settings_of(
-        precision="double", gradient_path=path, window_slots=window_slots
-    )
-    plan = wide.plan(settings, **wish)
-    fast = VectorisedEngine(wide.whole, settings, plan, seed=5)
-    split_up = LocalSites(cohorts_of(wide.whole, 7), settings, plan, 5)
-    for one in (fast, split_up):
-        train(one)
-    require_equal_receipts(fast, split_up)
-    if wish == CLIPS:
-        assert gap(fast, split_up) < 1e-10
+@pytest.mark.parametrize("window_slots", [1, 3, 9])
+@each_engine
+def test_noise_has_the_same_distribution_in_both_engines(engine_type, window_slots):
+    """It is that of claims, a person's true and pseudo one counted once."""
+    sigma, whole = 0.3, city(12, 2, window_slots=window_slots)
+    claimed = [key for key, _ in set().union(*claims_of(window_slots, 12))]
+    uploads = [claimed.count(key) for key in whole.incidence.edge_key.tolist()]
+    assert whole.uploads.tolist() == uploads
+    plan = plan_of(settings_of(layers=1), 2, **{**CLIPS, "upload_sigma": sigma})
+    expected = noise_covariance(whole.incidence, sigma, torch.tensor(uploads))
+    assert_drawn_from(noise_received(engine_type, whole, plan, 150), expected)
 
 
-@each_window
+@pytest.mark.parametrize("window_slots", [3, 9])
 @pytest.mark.parametrize("split", [1, 7])
 def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, split):
-    wide, settings = Wide(window_slots), settings_of()
-    assert len(wide.true & wide.pseudo) > 20
-    parts = cohorts_of(wide.whole, split)
-    engine = LocalSites(parts, settings, wide.plan(settings, **CLIPS), 5, "rows")
+    true, pseudo = claims_of(window_slots)
+    assert len(true & pseudo) > 20
+    settings = settings_of(window_slots=window_slots)
+    _, engine = engines(settings, split, CLIPS, 2, "rows")
     engine.step()
     sent, counts = [], {}
     for _, packet in engine.transport.received():
@@ -247,28 +208,13 @@ def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, spl
             for key, count in zip(upload.keys.tolist(), upload.counts, strict=True):
                 counts[key] = counts.get(key, 0) + count
     # Without noise a true place gets the clipped row and a pseudo place zeros.
-    expected = {claim: claim in wide.true for claim in wide.true | wide.pseudo}
+    expected = {claim: claim in true for claim in true | pseudo}
     assert len(sent) == len(expected)
     assert dict(sent) == expected
     assert counts == {
-        key: sum(place == key for place, _ in wide.true)
+        key: sum(place == key for place, _ in true)
         for key in {key for key, _ in expected}
     }
-
-
-@each_window
-@each_engine
-def test_noise_in_wide_windows_is_that_of_claims_counted_once(
-    window_slots, engine_type
-):
-    sigma, wide = 0.3, Wide(window_slots, people=12)
-    uploads = wide.uploads()
-    assert wide.whole.uploads.tolist() == uploads
-    doubled = sum(inc.pairs for inc in (wide.whole.incidence, *wide.whole.pseudo))
-    assert len(wide.whole.claims.place) < 0.9 * doubled
-    plan = wide.plan(settings_of(layers=1), **{**CLIPS, "upload_sigma": sigma})
-    expected = noise_covariance(wide.whole.incidence, sigma, torch.tensor(uploads))
-    assert_drawn_from(noise_received(engine_type, wide.whole, plan, 150), expected)
 
 
 def test_places_of_one_site_alone_are_never_sent_nor_who_sent_a_sum():

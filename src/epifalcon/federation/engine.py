@@ -320,25 +320,20 @@ class VectorisedEngine(Engine):
         self._people_state = unpack_state(state.tensors)
 
     def _open(self) -> tuple[EdgeExchange, Tensor]:
+        """Return exchange and weights for the counts at true edges, drawn once."""
         if self._opened is None:
-            counts, cohort = self._counts(), self._client.cohort
-            size = cohort.incidence.size.astype(np.float64)
-            self_weight = self._client.self_weight(size if counts is None else counts)
+            client, cohort = self._client, self._client.cohort
+            size, counts = cohort.incidence.size.astype(np.float64), None
+            if (presence := self.plan.presence) is not None:
+                drawn = client.seeds.of_noise("counts").standard_normal(len(size))
+                noise = presence.sigma * np.sqrt(cohort.uploads) * drawn
+                counts = np.maximum(size + noise, 1.0)
+            self_weight = client.self_weight(size if counts is None else counts)
             edge_exchange = EdgeExchange.of(cohort, counts, self.plan)
             if self._sampling is not None:
                 self._sampling.place_totals()
             self._opened = edge_exchange, self_weight
         return self._opened
-
-    def _counts(self) -> Floats | None:
-        """Return noised people counts at true edges, (edges,); None for exact ones."""
-        if self.plan.presence is None:
-            return None
-        cohort = self._client.cohort
-        rng = self._client.seeds.of_noise("counts")
-        inc, sigma = cohort.incidence, self.plan.presence.sigma
-        noise = sigma * np.sqrt(cohort.uploads) * rng.standard_normal(inc.edges)
-        return np.maximum(inc.size + noise, 1.0)
 
 
 def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:

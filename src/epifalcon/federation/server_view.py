@@ -8,7 +8,7 @@ draw.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,9 @@ class Sampling:
         listed = [inc.edge_key for one in cohorts for inc in _claimed(one, plan)]
         keys = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
         claims = _claims_at(keys, _claimed(cohort, plan))
-        counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
+        counts, true = np.zeros(len(keys)), cohort.incidence
+        _, place, edge = np.intersect1d(keys, true.edge_key, return_indices=True)
+        counts[place] = true.size[edge]
         if plan.presence is not None:
             rng = self._whole.seeds.of_noise("counts seen")
             sigma = plan.presence.sigma * np.sqrt(claims)
@@ -131,14 +133,3 @@ def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int
         claims.append(edge * record.people + person)
     place = np.unique(np.concatenate(claims)) // records[0].people
     return np.bincount(np.searchsorted(keys, place), minlength=len(keys))
-
-
-def _values_at(keys: EdgeKeys, there: EdgeKeys, values: NDArray[Any]) -> Floats:
-    """Return the values of ``keys`` in the sorted table ``there``; 0 if missing."""
-    found = np.zeros(len(keys))
-    if not len(there):
-        return found
-    place = np.minimum(np.searchsorted(there, keys), len(there) - 1)
-    known = there[place] == keys
-    found[known] = values[place[known]]
-    return found

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 import stat
-from dataclasses import fields, replace
+from dataclasses import fields
 from threading import Thread
 from time import sleep
 
@@ -165,13 +165,6 @@ def test_epsilon_is_that_at_the_sites_own_delta_and_relation(tmp_path, unit):
         with pytest.raises(BudgetExceededError):
             admit("one", new, bound(exact * 0.999, relation))
         admit("one", new, bound(exact * 1.001, relation))
-
-
-def test_a_promise_for_any_other_row_shows_half_as_far_against_zero():
-    privacy = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA)
-    plain = person_cost(privacy, RELEASES)
-    strong = replace(privacy, relation="replace")
-    assert person_cost(strong, RELEASES) == pytest.approx(plain / 4)
 
 
 def test_processes_that_promise_at_once_take_turns(tmp_path, monkeypatch):

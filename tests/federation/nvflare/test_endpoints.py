@@ -157,19 +157,11 @@ def test_of_a_sites_error_only_the_kind_leaves(in_context, caplog, tmp_path, run
     end.open()
     assert end.answer(b"") == {"ready": "UnsignedError"}.get(run, kind)
     own = open_kit(tmp_path / "kits" / "server").credentials()
-    transport = SignedTransport(Direct({"clinic-a": end.answer}), run, own)
-    assert transport.call({"clinic-a": b"call"}, LIMIT) == ({}, {"clinic-a": kind})
+    transport = SignedTransport(transport_of(**{"clinic-a": end.answer}), run, own)
+    failed = {"clinic-a": f"the site failed with {kind}"}
+    assert transport.call({"clinic-a": b"call"}, LIMIT) == ({}, failed)
     assert f"{kind} at" in caplog.text
     assert SECRET not in caplog.text
-
-
-class Direct(InMemoryTransport):
-    """Text in place of an answer is the reason of a failure."""
-
-    def call(self, calls, seconds):
-        found, failed = super().call(calls, seconds)
-        failed |= {site: one for site, one in found.items() if isinstance(one, str)}
-        return {site: found[site] for site in found.keys() - failed.keys()}, failed
 
 
 class Failing(ServerEndpoint):

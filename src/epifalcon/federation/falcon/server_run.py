@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints, messages, preparation, server
 from epifalcon.federation.checkpoints import Checkpoint
@@ -79,7 +78,8 @@ class SitesEngine(Engine):
         self.best_round: int | None = None
         """Round of the best validation result; sent to sites with the next call."""
         self._presence: dict[str, messages.PresenceUpload] = {}
-        self._table: PlaceTable | None = None
+        self._table: PlaceTable
+        """Counts and sums at places; created by ``_open`` before the first pass."""
         self._members: list[str] = []
         self._informed: set[str] = set()
 
@@ -151,17 +151,13 @@ class SitesEngine(Engine):
             presence = {site: self._presence[site] for site in members}
             self._table = PlaceTable(presence, calls.rules.sends_rows)
             self._members, self._informed = members, set()
-        table = self._places_table
+        table = self._table
         counts = {
             site: messages.CountsMessage(table.counts[site], table.shared[site])
             for site in calls.attending
             if site in members and site not in self._informed
         }
         self._informed |= set(calls.call(self.round, counts, messages.Done, accepted))
-
-    @property
-    def _places_table(self) -> PlaceTable:
-        return present(self._table, "no counts of people were received yet")
 
     def _pass(
         self, begin: type[messages.Begin | messages.BeginScoring], channels: list[str]
@@ -183,7 +179,7 @@ class SitesEngine(Engine):
         answer: type[R],
         check: Callable[[str, R], T],
     ) -> dict[str, T]:
-        reply = self._places_table.replies(uploads)
+        reply = self._table.replies(uploads)
         requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
         return self.calls.call(self.round, requests, answer, check)
 
@@ -216,7 +212,7 @@ class SitesEngine(Engine):
         self, site: str, upload: messages.LocationUpload, *, channel: str
     ) -> messages.LocationUpload:
         """Require rows of ``channel`` at the site's keys, with plausible norms."""
-        rows, width, table = upload.rows, self.settings.width, self._places_table
+        rows, width, table = upload.rows, self.settings.width, self._table
         if upload.channel != channel:
             raise DataError(f"an upload of {upload.channel!r}, expected {channel!r}")
         if rows.dtype != self.settings.dtype:

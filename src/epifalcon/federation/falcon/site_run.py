@@ -51,7 +51,7 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.models.person_model import Exchange, LinearActivations, PassResult
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.types import Floats, Mask, Probabilities
+from epifalcon.types import Floats, Probabilities
 
 _MOST_PEOPLE = 2**40
 _BEYOND = 1e15
@@ -268,22 +268,23 @@ class SiteRounds:
         if upload.person is not None:
             return upload
         shared = self._known_counts[1].shared
-        return replace(upload, keys=upload.keys[shared], rows=upload.rows[_at(shared)])
+        rows = upload.rows[torch.from_numpy(shared)]
+        return replace(upload, keys=upload.keys[shared], rows=rows)
 
     def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
         """Compute the rows that people receive from a reply, (people, width)."""
         upload = present(waiting.upload, "nothing was uploaded yet")
         keys, places, _ = self._known_counts
         summed = upload.person is None
-        place = _at(places.shared) if summed else torch.arange(len(keys))
-        expected = (len(place), upload.rows.shape[1], upload.rows.dtype)
+        count = int(places.shared.sum()) if summed else len(keys)
+        expected = (count, upload.rows.shape[1], upload.rows.dtype)
         if (found := (*sums.shape, sums.dtype)) != expected:
             raise DataError(f"a reply has shape and dtype {found}, expected {expected}")
         if not torch.isfinite(sums).all():
             raise DataError("a reply holds NaN or infinity")
         if summed:
             whole = upload.rows.clone()
-            whole[place] = sums
+            whole[torch.from_numpy(places.shared)] = sums
             sums = whole
         return self.client.receive(waiting.exchange, keys, sums, places.counts)
 
@@ -305,10 +306,6 @@ def usable(rows: Tensor) -> Tensor:
     """
     within = (rows.abs() <= _BEYOND).flatten(1).all(dim=1)
     return torch.where(within.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
-
-
-def _at(mask: Mask) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(mask))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ of sites.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -256,6 +255,7 @@ class FieldSite:
         traces = data.traces
         total = traces.people if people is None else people
         self.size = Size(total, traces.clock, len(traces.regions))
+        self.plan = FieldPlan(task.settings.privacy, traces.clock)
         self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
         self.exchanges = 0
@@ -270,11 +270,6 @@ class FieldSite:
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
-
-    @cached_property
-    def plan(self) -> FieldPlan:
-        """Privacy plan of the run."""
-        return FieldPlan(self.task.settings.privacy, self.data.traces.clock)
 
     @property
     def risk(self) -> Probabilities:

@@ -111,9 +111,6 @@ class SiteFailure:
     why: str
 
 
-_parse_failure = partial(build, SiteFailure)
-
-
 @dataclass
 class Traffic:
     """Number, size and duration of all calls so far."""
@@ -145,9 +142,9 @@ class SiteCalls:
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)
         self._counters = counters
-        self._path, self._journal, self._stored = path, None, list[SiteFailure]()
+        self._path, self._stored = path, list[SiteFailure]()
         if path is not None:
-            self._journal, self._stored = open_journal(path, _parse_failure)
+            _, self._stored = open_journal(path, partial(build, SiteFailure))
         self._absent = {(item.site, item.phase, item.round) for item in self._stored}
         self.failures = list(self._stored)
         self.traffic = Traffic()
@@ -308,22 +305,20 @@ class SiteCalls:
             # Failures that end a run are not stored: no later call depends on them,
             # and the site may answer after a resume. Failures of a repeated round are
             # discarded if the other sites refuse to repeat it without the lost site.
-            if any(REPLAYED in item.why for item in new):
-                self._discard_lost()
+            if any(REPLAYED in item.why for item in new) and self._lost:
+                self._store([item for item in self._stored if item not in self._lost])
             raise
-        stored = [item for item in new if item.phase not in _BEFORE]
-        self._stored += stored
-        self._lost += stored
-        if self._journal is not None and stored:
-            self._journal.append(json.dumps(asdict(item)) for item in stored)
+        if stored := [item for item in new if item.phase not in _BEFORE]:
+            self._lost += stored
+            self._store([*self._stored, *stored])
 
-    def _discard_lost(self) -> None:
-        """Discard this round's stored failures, so that a resume calls those sites."""
-        self._stored = [item for item in self._stored if item not in self._lost]
-        if self._path is not None and self._lost:
-            lines = [f"{json.dumps(asdict(item))}\n" for item in self._stored]
-            store.replace_text(self._path, "".join(lines))
-            self._journal, _ = open_journal(self._path, _parse_failure)
+    def _store(self, failures: list[SiteFailure]) -> None:
+        """Store the failures that a resumed run repeats by not calling those sites."""
+        self._stored = failures
+        if self._path is not None:
+            lines = [f"{json.dumps(asdict(item))}\n" for item in failures]
+            with store.writing(self._path):
+                store.replace_text(self._path, "".join(lines))
 
     def _exclude(self, failure: SiteFailure) -> None:
         self._excluded.add(failure.site)
