@@ -51,6 +51,12 @@ def keys(change):
 
 UPLOAD, GRADIENTS = "reply upload/0", "reply upload/1"
 BIAS = "gradients/head.bias"
+
+
+def numbered(person):
+    return person + torch.arange(len(person))
+
+
 FAULTS = {
     "too wide": (UPLOAD, with_tensor("rows", lambda r: r.repeat(1, 2)), "width 12"),
     "other keys": (UPLOAD, with_tensor("keys", lambda k: k + 1), "places shared"),
@@ -61,36 +67,10 @@ FAULTS = {
     "gradient less": (GRADIENTS, with_tensor(BIAS, lambda g: g[:1]), "and shapes"),
     "long gradient": (GRADIENTS, with_tensor(BIAS, lambda g: g + 1e4), "noise allow"),
     "more people": (GRADIENTS, with_values(people=11), "gradients of 11 people"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_bad_answer_is_refused_and_named_and_the_model_is_as_without_it(name):
-    phase, spoil, why = FAULTS[name]
-    sites, transport = engine(PAPER)
-    transport.tamper = spoiling(phase, spoil)
-    calm, other = engine(PAPER)
-    other.tamper = spoiling(phase, silence)
-    for _ in range(3):
-        sites.step()
-        calm.step()
-    (failure,) = sites.calls.failures
-    assert (failure.site, failure.round, failure.kind) == (BAD, 1, "refused")
-    assert why in failure.why
-    assert sites.calls.report()["counts"] == {BAD: {"refused": 1}}
-    mine, theirs = sites.state().tensors, calm.state().tensors
-    assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
-
-
-def numbered(person):
-    return person + torch.arange(len(person))
-
-
-OTHERS = {
-    "weight below 0": (GRADIENTS, with_values(weight=-1.0), "is impossible"),
-    "weight": (GRADIENTS, with_values(weight=31.0), "is impossible"),
-    "no weight": (GRADIENTS, with_values(weight=None), "lack weight"),
-    "a word": (GRADIENTS, with_values(weight="much"), "weight is invalid"),
+    "off: weight below 0": (GRADIENTS, with_values(weight=-1.0), "is impossible"),
+    "off: weight": (GRADIENTS, with_values(weight=31.0), "is impossible"),
+    "off: no weight": (GRADIENTS, with_values(weight=None), "lack weight"),
+    "off: a word": (GRADIENTS, with_values(weight="much"), "weight is invalid"),
     "rows: people": ("begin", with_tensor("person", numbered), "more rows than"),
     "rows: keys": ("begin", with_tensor("keys", lambda k: k + 10**7), "not claimed"),
     "many keys": ("presence", keys(lambda _: torch.arange(10**5)), "too many"),
@@ -100,22 +80,29 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_its_people_cannot_send_is_refused(name):
-    phase, spoil, why = OTHERS[name]
-    announces, rows = phase == "presence", name.startswith("rows")
-    uploads = "rows" if rows else "sums"
-    sites, transport = engine(PAPER if announces or rows else None, uploads=uploads)
-    transport.tamper = spoiling(phase, spoil, number=None if announces else 1)
-    for _ in range(2):
-        sites.step()
-    assert all(why in one.why for one in sites.calls.failures)
-    assert [one.kind for one in sites.calls.failures] == ["refused"] * (1 + announces)
-    if announces:
-        # Nor does a site take part that never claimed places.
-        for _ in range(2):
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_answer_is_refused_and_named_and_the_model_is_as_without_it(name):
+    phase, spoil, why = FAULTS[name]
+    kind, announces = name.split(":")[0], phase == "presence"
+    made = []
+    for change in (spoil, silence):
+        uploads = "rows" if kind == "rows" else "sums"
+        sites, transport = engine(None if kind == "off" else PAPER, uploads=uploads)
+        transport.tamper = spoiling(phase, change, number=None if announces else 1)
+        for _ in range(4):
             sites.step()
-        assert sites.calls.present == ["site-00", "site-02"]
+        made.append(sites)
+    sites, calm = made
+    for failure in sites.calls.failures:
+        assert (failure.site, failure.kind) == (BAD, "refused")
+        assert why in failure.why
+    assert sites.calls.failures[0].round == (0 if announces else 1)
+    count = 3 if announces else 1
+    assert sites.calls.report()["counts"] == {BAD: {"refused": count}}
+    # Nor does a site take part that never claimed places.
+    assert (BAD in sites.calls.present) != announces
+    mine, theirs = sites.state().tensors, calm.state().tensors
+    assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
 
 
 def test_a_call_that_comes_twice_is_answered_twice_and_done_once():
