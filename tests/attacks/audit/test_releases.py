@@ -164,7 +164,8 @@ def test_a_round_without_receipt_is_found(monkeypatch):
 
 
 def test_the_same_key_in_every_round_is_found(monkeypatch):
-    real, gradient, draw = gaussian.keyed_normals, RunSeeds.gradient, vectorised.Draw
+    real, gradient = gaussian.keyed_normals, RunSeeds.gradient
+    draw = vectorised.draw_key
 
     def reused(key, rows, width):
         terms = replace(key.terms, round=0)
@@ -176,7 +177,7 @@ def test_the_same_key_in_every_round_is_found(monkeypatch):
         "gradient",
         lambda self, terms, person: gradient(self, replace(terms, round=0), person),
     )
-    monkeypatch.setattr(vectorised, "Draw", lambda seed, _, place: draw(seed, 0, place))
+    monkeypatch.setattr(vectorised, "draw_key", lambda seed, _, at: draw(seed, 0, at))
     rows = audit()
     assert failed(rows) == (UPLOADS | FAST) - {"counts"}
     for name in failed(rows):
