@@ -223,8 +223,8 @@ def test_the_same_noise_in_two_channels_is_found(monkeypatch):
         return real(NoiseKey(self.seed, replace(self.terms, channel="any")))
 
     monkeypatch.setattr(NoiseKey, "words", shared)
-    draw = vectorised.Draw
-    monkeypatch.setattr(vectorised, "Draw", lambda seed, turn, _: draw(seed, turn, 0))
+    draw = vectorised.draw_key
+    monkeypatch.setattr(vectorised, "draw_key", lambda seed, at, _: draw(seed, at, 0))
     rows = audit()
     assert failed(rows) == ROWS | FAST_ROWS
     assert {rows[name].noise.along for name in failed(rows)} == {"channels"}
