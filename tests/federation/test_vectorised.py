@@ -189,7 +189,16 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
         engine.step()
 
 
-def test_a_plan_of_another_run_is_refused():
+def test_a_state_or_a_plan_of_another_run_is_refused():
+    engine = engine_of(city(), settings_of())
+    state = engine.state()
+    for change, message in (
+        ({"input": "status"}, r"another run: .*home/first"),
+        ({"width": 8}, r"expected torch\.float32"),
+        ({"precision": "double"}, r"expected torch\.float64"),
+    ):
+        with pytest.raises(DataError, match=message):
+            engine_of(city(), settings_of(**change)).restore(state)
     settings = settings_of()
     with pytest.raises(SettingsError, match="layers"):
         VectorisedEngine(city(), settings_of(layers=3), plan_of(settings), 1)

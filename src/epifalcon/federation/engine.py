@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from epifalcon.checks import whole
-from epifalcon.errors import SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import server
 from epifalcon.federation.client import Client, Cohort, PersonalState, all_uses
 from epifalcon.federation.messages import require_finite
@@ -104,6 +104,19 @@ def unpack_state(tensors: dict[str, Tensor]) -> PersonalState:
     return PersonalState(found.get("rows"), moments, found.get("received"))
 
 
+def _require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise ``DataError`` if names, shapes or types differ from ``expected``."""
+    names = set(given) ^ set(expected)
+    if odd := sorted(names - {"home/received"}):
+        raise DataError(f"the state belongs to another run: {', '.join(odd)}")
+    for name, other in expected.items():
+        one = given.get(name, other)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            wanted = f"{other.dtype} of {tuple(other.shape)}"
+            found = f"{one.dtype} of {tuple(one.shape)}"
+            raise DataError(f"the state's {name} is {found}, expected {wanted}")
+
+
 class Engine(ABC):
     """Base class of engines that train the shared model, in one process or over sites.
 
@@ -152,6 +165,7 @@ class Engine(ABC):
 
     def restore(self, state: EngineState) -> None:
         """Restore ``state``, which an engine with equal arguments returned."""
+        _require_like(state.tensors, self.state().tensors)
         parameters, first, second = (
             tensors_under(state.tensors, part)
             for part in ("parameter/", "first/", "second/")
