@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -60,14 +59,6 @@ def window_of(run: FinishedRun, window_settings: WindowSettings) -> FieldWindow:
     return FieldWindow.of_run(
         people, run.tests, field, settings, window_settings, transmission
     )
-
-
-def save_state(
-    folder: Path, window: FieldWindow, made_by: dict[str, Any], *, again: bool
-) -> None:
-    """Write the state atomically; with ``again``, replace an existing state."""
-    with store.new_directory(folder, overwrite=again) as scratch:
-        window.save(scratch, store.Origin.now(made_by, None))
 
 
 def load_state(folder: Path) -> FieldWindow:
@@ -141,12 +132,8 @@ def explain_in_window(
     number = explanation.find_person(window.traces, person)
     own = explanation.one_person(window.traces, window.known, number)
     cohort = window.field.people(*own, window.messages.of(number))
-    row = slice(number, number + 1)
-    boundary = window.boundary
+    row, before = slice(number, number + 1), window.boundary
+    cohort = cohort.with_prior(before.prior[row], before.without_tests[row])
     return explanation.decompose_risk(
-        cohort.with_prior(boundary.prior[row], boundary.without_tests[row]),
-        window.field,
-        person,
-        tests=tests,
-        first_day=window.first_day,
+        cohort, window.field, person, tests, window.first_day
     )

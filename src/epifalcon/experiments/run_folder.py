@@ -303,9 +303,10 @@ class FinishedRun:
         results = (data / METHODS).glob(f"*/{_RESULT}")
         methods += sorted(path.parent.name for path in results)
         if not methods:
-            raise DataError(
-                f"{folder}: this run is not finished; {_resume_hint(folder)}"
-            )
+            hint = f"resume with: {resume_command(folder)}"
+            if _holds_comparison(parent := folder.resolve().parent):
+                hint = f"it belongs to the comparison in {parent}: resume that one"
+            raise DataError(f"{folder}: this run is not finished; {hint}")
         method = method or experiment.method
         if method not in methods:
             entry(method)
@@ -380,13 +381,6 @@ class FinishedRun:
             raise CorruptFileError(f"{place}: does not hold one score per person")
         more = {name: np.array(arrays[name]) for name in OPTIONAL if name in arrays}
         return Risks(np.array(scores), self.known.status, self.traces.names, **more)
-
-
-def _resume_hint(folder: Path) -> str:
-    parent = folder.resolve().parent
-    if _holds_comparison(parent):
-        return f"it belongs to the comparison in {parent}: resume that one"
-    return f"resume with: {resume_command(folder)}"
 
 
 def resume_command(folder: Path) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.epidemic.outbreak import STATES, Outbreak
-from epifalcon.evaluation.metrics import RankingCurve, sums_by_bin
+from epifalcon.evaluation.metrics import sums_by_bin
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.mobility.regions import Regions
@@ -109,10 +109,15 @@ def write_reliability(
 ) -> Picture | None:
     """Draw infected share against risk; None if no method predicts probabilities."""
     shown = [one for one in evaluations if one.metrics.mean_risk is not None]
-    sums = {
-        one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
-        for one in shown
-    }
+    sums: dict[str, dict[str, Floats]] = {}
+    for one in shown:
+        groups = max(1, min(_GROUPS, len(one.risk) // _LEAST_IN_GROUP))
+        binned = {
+            name: sums_by_bin(one.ranked[name], groups, "mass") for name in SCALINGS
+        }
+        sums[one.method] = {
+            name: found[:, found[2] > 0] for name, found in binned.items()
+        }
     figure = study_plots.reliability(
         [Diagram(one.title, sums[one.method], one.left_raw) for one in shown]
     )
@@ -124,7 +129,6 @@ def write_reliability(
         for method, by_scaling in sums.items()
         for scaling, group_sums in by_scaling.items()
         for risk, infected, people in group_sums.T
-        if people
     ]
     listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in shown)
     caption = (
@@ -137,13 +141,6 @@ def write_reliability(
     )
     path = folder / "reliability.png"
     return picture(figure, path, caption, columns, rows)
-
-
-def _group_sums(ranked: RankingCurve) -> Floats:
-    """Return sum of risks, infected and people in equal groups: (3, groups)."""
-    groups = max(1, min(_GROUPS, int(ranked.people) // _LEAST_IN_GROUP))
-    sums = sums_by_bin(ranked, groups, "mass")
-    return sums[:, sums[2] > 0]
 
 
 def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
