@@ -18,8 +18,7 @@ def made(tmp_path_factory):
 
 
 def test_inspect_measures_and_draws_a_city(epifalcon, made, tiny, tmp_path):
-    said = epifalcon("inspect", made, "--out", tmp_path / "p", "--json")
-    figures = said.json
+    figures = epifalcon("inspect", made, "--out", tmp_path / "p", "--json").json
     assert (figures["kind"], figures["people"]) == ("run", 120)
     assert len(figures["statistics"]) >= 10
     for item in figures["statistics"]:

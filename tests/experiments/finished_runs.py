@@ -19,7 +19,6 @@ from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics
 from epifalcon.federation.training import TrainingTask
 from epifalcon.mobility.traces import Traces
-from epifalcon.progress import silent
 
 SEED = 5
 TOWN = (
@@ -50,10 +49,9 @@ def make_run(folder: Path, *words: str, whole: bool = True) -> RunInputs:
 
 def finish_run(inputs: RunInputs) -> None:
     """Train what was begun, and say that it is whole; no report."""
-    options = TrainingOptions(progress=silent, checkpoint_seconds=60)
     experiment = inputs.prepared.experiment
     for method in (experiment.method, *experiment.beside):
-        run_method(inputs, method, options)
+        run_method(inputs, method, TrainingOptions())
     finish(inputs)
 
 
