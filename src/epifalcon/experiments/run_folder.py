@@ -16,7 +16,7 @@ import shlex
 import shutil
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,7 @@ from epifalcon.experiments.simulation import (
     CityInputs,
     Epidemic,
     find_folder,
+    prepare,
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
@@ -216,13 +217,9 @@ def open_run(folder: Path) -> RunInputs:
     folder = data_folder(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
-    city = store.read_manifest(folder / CITY)
-    read_from = meta["city_folder"]
-    prepared = CityInputs(
-        name=meta["name"],
-        experiment=Experiment.load(str(folder / SETTINGS)),
-        traces=Traces.load(folder / CITY),
-        city_origin=store.Origin(city["settings"], city["seed"], city["versions"]),
+    experiment, read_from = Experiment.load(str(folder / SETTINGS)), meta["city_folder"]
+    prepared = replace(
+        prepare(meta["name"], experiment, seed, folder=folder),
         city_folder=None if read_from is None else Path(read_from),
         seconds=meta["city_seconds"],
     )
