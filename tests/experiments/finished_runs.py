@@ -43,16 +43,10 @@ def make_run(folder: Path, *words: str, whole: bool = True) -> RunInputs:
     inputs = RunInputs(folder, prepared, SEED, reported, known, epidemic)
     create_run_folder(inputs)
     if whole:
-        finish_run(inputs)
+        for method in (experiment.method, *experiment.beside):
+            run_method(inputs, method, TrainingOptions())
+        finish(inputs)
     return inputs
-
-
-def finish_run(inputs: RunInputs) -> None:
-    """Train what was begun, and say that it is whole; no report."""
-    experiment = inputs.prepared.experiment
-    for method in (experiment.method, *experiment.beside):
-        run_method(inputs, method, TrainingOptions())
-    finish(inputs)
 
 
 def copied_run(inputs: RunInputs, place: str | Path) -> RunInputs:
