@@ -129,11 +129,13 @@ def explain_in_window(
     window: FieldWindow, person: str, *, tests: bool = False
 ) -> explanation.Explanation:
     """Explain the risk of ``person`` by the days of the window."""
-    number = explanation.find_person(window.traces, person)
-    own = explanation.one_person(window.traces, window.known, number)
-    cohort = window.field.people(*own, window.messages.of(number))
-    row, before = slice(number, number + 1), window.boundary
-    cohort = cohort.with_prior(before.prior[row], before.without_tests[row])
-    return explanation.decompose_risk(
-        cohort, window.field, person, tests, window.first_day
+    return explanation.explain_person(
+        window.field,
+        window.messages,
+        window.traces,
+        window.known,
+        explanation.find_person(window.traces, person),
+        tests=tests,
+        before=window.boundary,
+        first_day=window.first_day,
     )

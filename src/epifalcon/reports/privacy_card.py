@@ -384,6 +384,7 @@ class PrivacyCard:
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
         best, row, other = self.strongest, self.largest_bound, self.guarantee.other
+        test = None if other is None else other.test
         wrong = formats.percent(best.error if best else None, 1)
         epsilon = formats.epsilon(self.guarantee.epsilon)
         shown, of = "-", "lower bound of epsilon by canaries"
@@ -399,7 +400,7 @@ class PrivacyCard:
             lead=self.sentence(),
             headline=[
                 (epsilon, "epsilon claimed for a person"),
-                (formats.epsilon(other and other.test), "epsilon of a test's result"),
+                (formats.epsilon(test), "epsilon of a test's result"),
                 (shown, of),
                 (wrong, "wrong guesses, strongest attack"),
                 (str(len(self.guarantee.unprotected)), "channels without a bound"),
