@@ -1,4 +1,3 @@
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -7,7 +6,7 @@ import pytest
 
 from epifalcon.cli.main import main
 from tests.cli import processes  # noqa: F401
-from tests.cli.runs import own_budget, undrawn, with_set
+from tests.cli.runs import own_budget, strict, undrawn, with_set
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,9 @@ class Said:
 
     @property
     def json(self):
-        return json.loads(self.out)
+        """The figures of a command that succeeded."""
+        assert self.code == 0, self.err
+        return strict(self.out)
 
     def require_error(self, code, message, alone=False):
         """Check exit code and message; ``alone`` if it must be the only output."""

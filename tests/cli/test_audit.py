@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 
 import pytest
 
@@ -27,14 +28,13 @@ MODES = {
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A recorded run by mode, made when first asked for."""
-    base, runs = tmp_path_factory.mktemp("audit"), {}
+    base = tmp_path_factory.mktemp("audit")
 
+    @cache
     def make(mode):
-        if mode not in runs:
-            runs[mode] = base / mode
-            words = (*WORDS, *MODES[mode], "--record-view", 60, "--quiet")
-            run_quietly("run", *words, "--beside", "hgnn", "--out", runs[mode])
-        return runs[mode]
+        words = (*WORDS, *MODES[mode], "--record-view", 60, "--quiet")
+        run_quietly("run", *words, "--beside", "hgnn", "--out", base / mode)
+        return base / mode
 
     return make
 
@@ -74,7 +74,7 @@ def copied(made, tmp_path):
 def test_json_tells_attacks_claims_and_what_is_bare(audited, mode):
     said = audited(mode)
     assert (said.code, said.err) == (0, "")
-    result = strict(said.out)
+    result = said.json
     names = [one["name"] for one in result["attacks"]]
     assert {"norm", "energy", "consistency", "counts", "moves"} <= set(names)
     assert {"recurrence", "everything", "result from gradients"} <= set(names)
@@ -97,7 +97,7 @@ def test_json_tells_attacks_claims_and_what_is_bare(audited, mode):
 
 
 def test_little_noise_does_not_hide_places(audited):
-    result = strict(audited("paper").out)
+    result = audited("paper").json
     found = {one["name"]: one for one in result["attacks"]}
     assert found["norm"]["random"] == pytest.approx(0.75, abs=0.01)
     assert found["consistency"]["error"] < found["norm"]["error"] < 0.75
@@ -111,7 +111,7 @@ def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tm
     for word in ("The guarantee", "Not protected", "Canaries", "The strongest attack"):
         assert word in said.out
     # Equal seeds give equal cards.
-    assert strict((out / "card.json").read_text()) == strict(audited("paper").out)
+    assert strict((out / "card.json").read_text()) == audited("paper").json
     page = (out / "card.html").read_text()
     assert "Privacy card: falcon, mode paper" in page
     assert "http" not in page.replace("https://www.w3.org", "")
@@ -120,8 +120,8 @@ def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tm
 
 
 def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
-    said = epifalcon("audit", copied, "--shadow-runs", 4, "--json")
-    result = {one["name"]: one for one in strict(said.out)["attacks"]}
+    found = epifalcon("audit", copied, "--shadow-runs", 4, "--json").json
+    result = {one["name"]: one for one in found["attacks"]}
     assert 0 <= result["membership from risks"]["tpr_at_1_percent"] <= 1
     assert {"result from risks", "result from others' risks"} <= set(result)
     shadows = copied / "private" / "methods" / "falcon" / "shadows"
@@ -193,7 +193,7 @@ def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, 
     run_quietly("run", *words, "--mode", mode, "--out", tmp_path / "run", "--quiet")
     said = epifalcon("audit", tmp_path / "run", "--json")
     assert (said.code, said.err) == (0, "")
-    result = strict(said.out)
+    result = said.json
     assert (result["method"], result["mode"]) == ("falcon-field", mode)
     names = {one["name"]: one["error"] for one in result["attacks"]}
     assert bool(names) == (mode != "sums")

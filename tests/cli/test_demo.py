@@ -5,7 +5,7 @@ import pytest
 from epifalcon.experiments import demo as demonstration
 from epifalcon.experiments.experiment import Experiment
 from tests.cli.conftest import QUICK, TINY
-from tests.cli.runs import content, run_quietly, strict, with_set
+from tests.cli.runs import content, run_quietly, with_set
 
 SMALL = (*TINY[1::2], "outbreak.seed_count=12", *QUICK)
 
@@ -34,7 +34,7 @@ def test_a_table_with_explanations_and_a_report(epifalcon, tmp_path):
         assert words in said.out
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
     # The same again, as JSON: an earlier demo is replaced.
-    again = strict(epifalcon("demo", "--out", out, "--json").out)
+    again = epifalcon("demo", "--out", out, "--json").json
     assert (again["method"], again["mode"]) == ("falcon", "paper")
     assert set(again["beside"]) == {"falcon-field", "hbp", "oracle"}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.cli.runs import names, strict
+from tests.cli.runs import names
 
 TOWN = (
     *("--preset", "hamlet", "--set", "city.people=60", "--set", "city.regions=20"),
@@ -11,10 +11,9 @@ TOWN = (
 
 @pytest.mark.xdist_group("federation")
 def test_a_rehearsal_tells_its_figures_and_leaves_nothing(epifalcon, tmp_path):
-    said = epifalcon(
+    result = epifalcon(
         *("federate", "rehearse", *TOWN, "--sites", "2", "--rounds", "2", "--json")
-    )
-    result = strict(said.out)
+    ).json
     assert (result["sites"], result["rounds"], result["people"]) == (2, 2, 60)
     assert result["max_difference_to_in_process"] < 1e-12
     assert result["metrics"]["auc"] == pytest.approx(
@@ -29,11 +28,10 @@ def test_a_rehearsal_tells_its_figures_and_leaves_nothing(epifalcon, tmp_path):
 @pytest.mark.xdist_group("federation")
 def test_falcon_field_over_real_sites_is_that_of_one_process_to_the_bit(epifalcon):
     words = ("--set", "field.region.transmission=fixed", "--set", "field.folds=2")
-    said = epifalcon(
+    result = epifalcon(
         *("federate", "rehearse", *TOWN, *words, "--method", "falcon-field"),
         *("--sites", "2", "--rounds", "2", "--json"),
-    )
-    result = strict(said.out)
+    ).json
     assert (result["sites"], result["rounds"], result["people"]) == (2, 7, 60)
     assert result["max_difference_to_in_process"] == 0
     assert result["metrics"] == result["in_process_metrics"]

@@ -1,12 +1,11 @@
 """``epifalcon methods``: every method with its settings, the user's own too."""
 
 from epifalcon.methods import registry
-from tests.cli.runs import strict
 
 
 def test_json_tells_every_method_with_its_settings(epifalcon, own):
-    said = epifalcon("methods", "--json", "--with", own)
-    result = {one["name"]: one for one in strict(said.out)["methods"]}
+    found = epifalcon("methods", "--json", "--with", own).json
+    result = {one["name"]: one for one in found["methods"]}
     assert set(result) == set(registry.names())
     for one in result.values():
         assert one["unavailable"] is None
@@ -35,7 +34,7 @@ def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
         raise ImportError("No module named 'torch_geometric'")
 
     monkeypatch.setattr(registry, "settings_of", missing)
-    result = strict(epifalcon("methods", "--json").out)["methods"]
+    result = epifalcon("methods", "--json").json["methods"]
     assert {one["settings"] for one in result} == {None}
     assert "torch_geometric" in result[0]["unavailable"]
     assert "It cannot be loaded" in epifalcon("methods", "gcn").out

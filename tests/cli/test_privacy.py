@@ -4,15 +4,12 @@ import re
 
 import pytest
 
-from tests.cli.runs import strict
-
 
 def test_json_tells_the_exact_epsilons_and_the_paper_s(epifalcon):
-    said = epifalcon(
+    result = epifalcon(
         *("privacy", "--sigma", "0.2", "--clip", "0.1", "--rounds", "500"),
         *("--layers", "1", "--slots", "168", "--delta", "1e-6", "--json"),
-    )
-    result = strict(said.out)
+    ).json
     assert result["visit"] == pytest.approx(114.81, abs=0.01)
     assert result["day"] == pytest.approx(933.16, abs=0.01)
     assert result["person"] == pytest.approx(11188, abs=0.5)
@@ -25,7 +22,7 @@ def test_the_sigma_printed_keeps_the_wish(epifalcon, wish):
     words = "privacy", "--rounds", "5"
     said = epifalcon(*words, "--target-epsilon", wish).out
     sigma = re.search(r"needs sigma ([0-9.e+]+),", said).group(1)
-    result = strict(epifalcon(*words, "--sigma", sigma, "--json").out)
+    result = epifalcon(*words, "--sigma", sigma, "--json").json
     assert result["person"] <= float(wish)
     assert result["person"] == pytest.approx(float(wish), rel=1e-3)
 
@@ -35,13 +32,13 @@ def test_people_read_a_table_and_no_noise_is_no_bound(epifalcon):
     assert "one person" in said
     assert "no bound" in said
     assert max(map(len, said.splitlines())) <= 80
-    assert strict(epifalcon("privacy", "--sigma", "0", "--json").out)["person"] is None
+    assert epifalcon("privacy", "--sigma", "0", "--json").json["person"] is None
 
 
 def test_dp_accounting_can_be_asked_beside(epifalcon):
     words = ("privacy", "--sigma", "1", "--rounds", "2", "--slots", "12", "--check")
     assert "dp-accounting: PLD" in epifalcon(*words).out
-    assert set(strict(epifalcon(*words, "--json").out)["checked"]) == {"pld", "rdp"}
+    assert set(epifalcon(*words, "--json").json["checked"]) == {"pld", "rdp"}
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])
 def test_the_figures_are_those_that_are_relied_on(run_town, tmp_path, mode):
-    said = run_town("--json", "--mode", mode, "--seed", 7)
-    assert said.code == 0, said.err
-    figures = strict(said.out)
+    figures = run_town("--json", "--mode", mode, "--seed", 7).json
     assert (figures["mode"], figures["seed"], figures["method"]) == (mode, 7, "falcon")
     assert figures["selected_on"] == "validation"
     assert figures["macro_cases"] == ("none" if mode == "local" else "reported")
@@ -53,16 +51,14 @@ def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(
         "privacy.mode=local applies only to falcon: soft-dct-ratio uses traces and "
         "tests without protection\n"
     )
-    figures = strict(said.out)
+    figures = said.json
     assert figures["method"] == "soft-dct-ratio"
     assert set(figures["epsilon"].values()) == {None}
     assert names(tmp_path / "run" / "methods") == ["soft-dct-ratio"]
 
 
 def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
-    said = run_town("--preset", "hamlet+authors", "--beside", "hgnn", "--json")
-    assert said.code == 0, said.err
-    marked = strict(said.out)
+    marked = run_town("--preset", "hamlet+authors", "--beside", "hgnn", "--json").json
     assert (marked["selected_on"], marked["macro_cases"]) == ("test", "all")
     assert set(marked["epsilon"].values()) == {None}
     for folder in (tmp_path / "run", tmp_path / "run" / "private"):
@@ -74,7 +70,7 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
 
 
 def test_nobody_hidden_is_still_a_run(run_town):
-    figures = strict(run_town("--json", "--set", "labels.label_share=1").out)
+    figures = run_town("--json", "--set", "labels.label_share=1").json
     assert figures["metrics"] is None
     assert figures["prevalence"] is None
     assert figures["validation_auc"] is not None
@@ -125,8 +121,7 @@ def test_tests_of_real_people(run_town, tmp_path):
     assert figures["validation_auc"] is not None
     assert not (tmp_path / "run" / "hidden").exists()
     assert not (tmp_path / "run" / "outbreak").exists()
-    again = run_town(*words, "--resume", "--json")
-    assert timeless(strict(again.out)) == timeless(figures)
+    assert timeless(run_town(*words, "--resume", "--json").json) == timeless(figures)
     for setting in ("region.macro_cases=all", "stopping.selected_on=test"):
         leaking = run_town(*words, "--set", setting, out="leak")
         leaking.require_error(2, "needs a simulated outbreak")
@@ -164,14 +159,12 @@ def test_own_data_has_falcon_field_as_default_method(
     paths = {"OWN": own_data, "FILE": tmp_path / "mine.toml"}
     words = [paths.get(word, word) for word in words]
     out = tmp_path / "run"
-    said = epifalcon("run", "--city", own_data, *words, "--out", out, "--json")
-    assert said.code == 0, said.err
-    assert said.json["method"] == method
+    found = epifalcon("run", "--city", own_data, *words, "--out", out, "--json").json
+    assert found["method"] == method
     # Resumed with the same options, or none, it is the same run.
     for again in ((), words, ("--city", own_data)):
-        resumed = epifalcon("run", "--resume", *again, "--out", out, "--json")
-        assert resumed.code == 0, resumed.err
-        assert resumed.json["method"] == method
+        found = epifalcon("run", "--resume", *again, "--out", out, "--json").json
+        assert found["method"] == method
 
 
 def test_the_command_of_a_report_repeats_the_run(
@@ -197,7 +190,6 @@ def test_the_command_of_a_report_repeats_the_run(
 def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path):
     words = ("--city", own_data, "--known", own_data, "--json", "--out")
     said = epifalcon("run", *words, tmp_path / "field", "--mode", "sums")
-    assert said.code == 0, said.err
     assert said.json["method"] == "falcon-field"
     settings = Experiment.load(str(tmp_path / "field" / "settings.toml"))
     assert settings.field_privacy.mode == "sums"
@@ -210,7 +202,6 @@ def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path)
     chosen = ("--mode", "paper", "--set", "method=falcon", *FALCON)
     chosen += ("--set", "region.training.steps=2", "--set", "region.training.horizon=1")
     said = epifalcon("run", *words, tmp_path / "paper", *chosen)
-    assert said.code == 0, said.err
     assert (said.json["method"], said.json["mode"]) == ("falcon", "paper")
 
 
@@ -289,11 +280,11 @@ def test_a_method_beside_that_fails_does_not_take_the_run_down(
     assert said.code == 0
     message = "soft-dct-ratio has no result: not with these <traces>"
     assert message in said.err
-    figures = strict(said.out)
+    figures = said.json
     assert figures["failed"] == {"soft-dct-ratio": "not with these <traces>"}
     assert figures["beside"] == {}
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "has no result: not with these &lt;traces&gt;" in page
     again = run_town("--resume", "--json")
-    assert timeless(strict(again.out)) == timeless(figures)
+    assert timeless(again.json) == timeless(figures)
     assert message in again.err

@@ -1,4 +1,5 @@
 import shutil
+from functools import cache
 
 import pytest
 
@@ -19,14 +20,8 @@ RUNS = {
 @pytest.fixture(scope="session")
 def finished_folder(tmp_path_factory):
     """The folder of a small finished run by its name, made once."""
-    base, made = tmp_path_factory.mktemp("runs"), {}
-
-    def folder(name):
-        if name not in made:
-            made[name] = make_run(base / name, *RUNS[name]).folder
-        return made[name]
-
-    return folder
+    base = tmp_path_factory.mktemp("runs")
+    return cache(lambda name: make_run(base / name, *RUNS[name]).folder)
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from epifalcon.experiments.run_folder import create_run_folder
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
-from epifalcon.progress import silent
 from tests.studies import town
 
-OPTIONS = TrainingOptions(progress=silent, checkpoint_seconds=10)
+OPTIONS = TrainingOptions()
 
 
 def made(folder, beside=(), **privacy):

@@ -19,7 +19,6 @@ from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics
 from epifalcon.federation.training import TrainingTask
 from epifalcon.mobility.traces import Traces
-from epifalcon.progress import silent
 
 SEED = 5
 TOWN = (
@@ -44,17 +43,10 @@ def make_run(folder: Path, *words: str, whole: bool = True) -> RunInputs:
     inputs = RunInputs(folder, prepared, SEED, reported, known, epidemic)
     create_run_folder(inputs)
     if whole:
-        finish_run(inputs)
+        for method in (experiment.method, *experiment.beside):
+            run_method(inputs, method, TrainingOptions())
+        finish(inputs)
     return inputs
-
-
-def finish_run(inputs: RunInputs) -> None:
-    """Train what was begun, and say that it is whole; no report."""
-    options = TrainingOptions(progress=silent, checkpoint_seconds=60)
-    experiment = inputs.prepared.experiment
-    for method in (experiment.method, *experiment.beside):
-        run_method(inputs, method, options)
-    finish(inputs)
 
 
 def copied_run(inputs: RunInputs, place: str | Path) -> RunInputs:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import prediction
@@ -171,21 +170,6 @@ def test_a_model_with_embeddings_scores_only_its_own_people(tmp_path, words, mes
         require_inductive(run)
     with pytest.raises(SettingsError, match=message):
         score(run, NewPeople.of(run.traces, None, run.traces))
-
-
-def test_a_region_model_of_another_city_is_refused(copied, tmp_path):
-    run = copied("off")
-    other = make_run(tmp_path / "other", "city.people=160", "city.regions=31")
-    place = run.place / "features"
-    loaded = RegionFeatures.load(place)
-    shutil.rmtree(place / "region")
-    shutil.copytree(
-        other.method_folder("falcon") / "features" / "region", place / "region"
-    )
-    (place / store.MANIFEST).unlink()
-    loaded.save(place, store.Origin())
-    with pytest.raises(DataError, match="another city"):
-        score(run, NewPeople.of(run.traces, run.known, run.traces))
 
 
 def test_parameters_of_another_model_are_refused(copied):

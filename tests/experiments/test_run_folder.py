@@ -12,9 +12,7 @@ import pytest
 from epifalcon import store
 from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
-from epifalcon.evaluation.metrics import curve
 from epifalcon.experiments.run_folder import (
-    RECALLS,
     FinishedRun,
     MethodFailure,
     MethodResult,
@@ -22,7 +20,6 @@ from epifalcon.experiments.run_folder import (
     finish,
     finished,
     open_run,
-    precision_at_recalls,
 )
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.locks import lock_folder
@@ -296,17 +293,3 @@ def test_a_failure_is_read_as_it_was_written(tmp_path):
     for text in ("{", "[]", json.dumps({"strange": 1})):
         (tmp_path / "method" / "failed.json").write_text(text)
         assert "cannot be read" in MethodFailure.load(tmp_path / "method").message
-
-
-def test_precision_is_that_of_the_threshold_which_reaches_the_recall():
-    rng = np.random.default_rng(1)
-    scores, truth = rng.random(80).round(1), rng.random(80) < 0.4
-    expected = []
-    for recall in RECALLS:
-        for threshold in sorted(set(scores), reverse=True):
-            called = scores >= threshold
-            if (truth & called).sum() >= recall * truth.sum() - 1e-9:
-                expected.append(truth[called].mean())
-                break
-    np.testing.assert_allclose(precision_at_recalls(curve(scores, truth)), expected)
-    assert np.isnan(precision_at_recalls(curve([0.1], [False]))).all()

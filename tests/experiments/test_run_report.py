@@ -127,10 +127,7 @@ def test_the_page_is_as_stored(request, stored_page, which):
     stored_page(page, f"run-{which}")
 
 
-def test_without_the_truth_it_claims_nothing_and_shows_nobody(real):
-    page = (real / "report.html").read_text(encoding="utf-8")
-    for claim in ("chosen at random", "hidden people are", "exposures"):
-        assert claim not in page
+def test_without_the_truth_files_show_nobody(real):
     text = (real / "figures" / "risk-map.csv").read_text(encoding="utf-8")
     assert text.splitlines()[0] == "region,name,x_km,y_km,people,predicted"
     assert not list((real / "figures").glob("explanation*"))

@@ -9,14 +9,13 @@ from epifalcon.methods.registry import entry, names
 from epifalcon.mobility.regions import Regions
 from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.study_plots import (
-    Diagram,
     Panel,
     Point,
     dots,
     epidemic_curve,
     lines,
     merge_equal,
-    method_lines,
+    method_styles,
     points,
 )
 
@@ -192,11 +191,10 @@ def test_few_methods_have_colours_whatever_their_rank_and_others_are_grey():
     rows = [method_row(name, 0.5 + n / 100, n) for n, name in enumerate(ours)]
     found = []
     for order in (rows, rows[::-1]):
-        drawn = method_lines(order, curves_of(order))
-        figure = study_plots.precision_recall(drawn, "T", 0.2, 0.8)
+        figure = study_plots.precision_recall(order, curves_of(order), "T", 0.2, 0.8)
         style = {
-            one["method"]: (line.style["color"], str(line.style.get("linestyle")))
-            for one, line in zip(order, drawn, strict=True)
+            one["method"]: (style["color"], str(style.get("linestyle")))
+            for one, style in zip(order, method_styles(order), strict=True)
         }
         found.append(style)
         labels = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -215,13 +213,13 @@ def test_few_methods_have_colours_whatever_their_rank_and_others_are_grey():
 def test_reliability_leaves_out_what_was_not_fitted():
     sums = np.array([[10.0, 30.0], [12.0, 25.0], [50.0, 50.0]])
     scalings = dict.fromkeys(("raw", "platt", "isotonic"), sums)
-    figure = study_plots.reliability(
-        [Diagram("A", scalings), Diagram("B", scalings, "too few")]
-    )
+    rows = [{"method": name, "title": name, "left_raw": None} for name in "AB"]
+    rows[1]["left_raw"] = "too few"
+    figure = study_plots.reliability(rows, {"A": scalings, "B": scalings})
     first, second = figure.axes
     assert len(first.get_lines()) == 4
     assert len(second.get_lines()) == 2
     np.testing.assert_allclose(first.get_lines()[1].get_xdata(), [0.2, 0.6])
     np.testing.assert_allclose(first.get_lines()[1].get_ydata(), [0.24, 0.5])
     assert "not recalibrated" in second.texts[0].get_text()
-    assert study_plots.reliability([]) is None
+    assert study_plots.reliability([], {}) is None

@@ -248,6 +248,7 @@ def update(
       epifalcon update state --from runs/mycity
       epifalcon update state --traces day-15.csv --tests new.csv --out risks.csv
     """
+    from epifalcon import store
     from epifalcon.belief_propagation.settings import WindowSettings
     from epifalcon.experiments import daily_update
     from epifalcon.experiments.risk_table import require_writable
@@ -277,7 +278,8 @@ def update(
         if run is not None or traces is not None:
             source = None if run is None else str(run)
             made_by = {"from": source, "day": found.window.last_day}
-            daily_update.save_state(state, found.window, made_by, again=run is None)
+            with store.new_directory(state, overwrite=run is None) as scratch:
+                found.window.save(scratch, store.Origin.now(made_by, None))
         progress("update", 3, 4, "risks")
         window, risks = found.window, daily_update.risks_of(found.window)
         progress("update", 4, 4)

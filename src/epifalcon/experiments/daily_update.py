@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -60,14 +59,6 @@ def window_of(run: FinishedRun, window_settings: WindowSettings) -> FieldWindow:
     return FieldWindow.of_run(
         people, run.tests, field, settings, window_settings, transmission
     )
-
-
-def save_state(
-    folder: Path, window: FieldWindow, made_by: dict[str, Any], *, again: bool
-) -> None:
-    """Write the state atomically; with ``again``, replace an existing state."""
-    with store.new_directory(folder, overwrite=again) as scratch:
-        window.save(scratch, store.Origin.now(made_by, None))
 
 
 def load_state(folder: Path) -> FieldWindow:
@@ -138,15 +129,13 @@ def explain_in_window(
     window: FieldWindow, person: str, *, tests: bool = False
 ) -> explanation.Explanation:
     """Explain the risk of ``person`` by the days of the window."""
-    number = explanation.find_person(window.traces, person)
-    own = explanation.one_person(window.traces, window.known, number)
-    cohort = window.field.people(*own, window.messages.of(number))
-    row = slice(number, number + 1)
-    boundary = window.boundary
-    return explanation.decompose_risk(
-        cohort.with_prior(boundary.prior[row], boundary.without_tests[row]),
+    return explanation.explain_person(
         window.field,
-        person,
+        window.messages,
+        window.traces,
+        window.known,
+        explanation.find_person(window.traces, person),
         tests=tests,
+        before=window.boundary,
         first_day=window.first_day,
     )

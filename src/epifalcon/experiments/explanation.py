@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from epifalcon import store
-from epifalcon.belief_propagation.inference import ChainCohort
 from epifalcon.belief_propagation.saved_state import Messages, SavedField
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
@@ -22,6 +21,7 @@ from epifalcon.experiments.run_folder import (
     PREDICTION,
     FinishedRun,
 )
+from epifalcon.federation.field.sliding_window import Boundary
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
@@ -135,12 +135,38 @@ def explain_person(
     person: int,
     *,
     tests: bool = False,
+    before: Boundary | None = None,
+    first_day: int = 1,
 ) -> Explanation:
-    """Explain the risk of a person, by number; ``messages`` are those of all people."""
+    """Explain the risk of a person, by number; ``messages`` are those of all people.
+
+    ``before`` are the states before day ``first_day``, if the traces start there.
+    """
+    mine, row = known.person == person, slice(person, person + 1)
+    own_tests = TestResults(
+        1, np.zeros(int(mine.sum()), np.int32), known.positive[mine], known.slot[mine]
+    )
+    by_slot = np.ascontiguousarray(traces.by_slot[:, row])
+    trace = Traces(by_slot, traces.clock, traces.regions)
     own = None if messages is None else messages.of(person)
-    cohort = field.people(*one_person(traces, known, person), own)
-    name = str(person) if traces.names is None else traces.names[person]
-    return decompose_risk(cohort, field, name, tests)
+    cohort = field.people(trace, own_tests, own)
+    if before is not None:
+        cohort = cohort.with_prior(before.prior[row], before.without_tests[row])
+    received = field.messages()
+    infections = cohort.infections(received, with_tests=tests)
+    now = cohort.current_risk(received)
+    shares = infections.shares[:, 0]
+    stays = _stays(shares[1:], trace, first_day)
+    return Explanation(
+        person=str(person) if traces.names is None else traces.names[person],
+        risk=float(infections.risk[0]),
+        now=float(now.tested[0] if tests else now.without_tests[0]),
+        tests=tests,
+        before=float(shares[0]),
+        by_day=shares[1:].reshape(traces.clock.days, -1).sum(axis=1),
+        exposures=tuple(sorted(stays, key=lambda stay: -stay.share)),
+        first_day=first_day,
+    )
 
 
 def load_field(place: Path) -> SavedField:
@@ -158,28 +184,6 @@ def load_state(place: Path) -> tuple[SavedField, Messages | None]:
     field = load_field(place)
     own = field.graph.own_in_sums
     return field, Messages.load(place / MESSAGES_FOLDER) if own else None
-
-
-def decompose_risk(
-    cohort: ChainCohort, field: SavedField, name: str, tests: bool, first_day: int = 1
-) -> Explanation:
-    """Explain the risk of the only person in ``cohort``, called ``name``."""
-    received = field.messages()
-    infections = cohort.infections(received, with_tests=tests)
-    now = cohort.current_risk(received)
-    shares = infections.shares[:, 0]
-    by_day = shares[1:].reshape(cohort.traces.clock.days, -1).sum(axis=1)
-    stays = _stays(shares[1:], cohort.traces, first_day)
-    return Explanation(
-        person=name,
-        risk=float(infections.risk[0]),
-        now=float(now.tested[0] if tests else now.without_tests[0]),
-        tests=tests,
-        before=float(shares[0]),
-        by_day=by_day,
-        exposures=tuple(sorted(stays, key=lambda stay: -stay.share)),
-        first_day=first_day,
-    )
 
 
 def _stays(share: Floats, traces: Traces, first_day: int) -> list[Exposure]:
@@ -221,18 +225,6 @@ def find_person(traces: Traces, person: str) -> int:
         f"person={person!r} is not one of the run's people, numbered from 0 to "
         f"{traces.people - 1}"
     )
-
-
-def one_person(
-    traces: Traces, known: TestResults, person: int
-) -> tuple[Traces, TestResults]:
-    """Return trace and tests of one person, whose number is then 0."""
-    by_slot = np.ascontiguousarray(traces.by_slot[:, person : person + 1])
-    own = known.person == person
-    tests = TestResults(
-        1, np.zeros(int(own.sum()), np.int32), known.positive[own], known.slot[own]
-    )
-    return Traces(by_slot, traces.clock, traces.regions), tests
 
 
 def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:

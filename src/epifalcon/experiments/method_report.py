@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import tomli_w
 from matplotlib.figure import Figure
 
@@ -111,16 +110,17 @@ def _page(method: Method, picture: Picture) -> Page:
 
 
 def _highest(method: Method) -> list[Part]:
-    untested = risks(method).table.filter(pl.col("known").is_null())
-    if not len(untested):
+    highest = risks(method).highest(_SHOWN)
+    if not highest:
         return [Text(["Everybody was tested."], "note")]
-    columns = [name for name in untested.columns if name.startswith("risk")]
+    columns = [name for name in highest[0] if name.startswith("risk")]
     rows = [
         [str(row["person"]), *(formats.percent(row[name], 1) for name in columns)]
-        for row in untested.head(_SHOWN).to_dicts()
+        for row in highest
     ]
     heads = ["person", *(name.replace("_", " ") for name in columns)]
-    caption = f"Highest risks of the {len(untested):,} people who were not tested"
+    untested = int((~method.tests.tested).sum())
+    caption = f"Highest risks of the {untested:,} people who were not tested"
     return [Table(caption, heads, rows)]
 
 

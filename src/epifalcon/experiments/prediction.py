@@ -148,13 +148,9 @@ def score(
         cohort, settings.model, plan, seeds.seed, secret=seeds.secret
     )
     fresh = engine.state()
-    tensors = {
-        name: tensor
-        for source, parameters in ((fresh.tensors, False), (trained, True))
-        for name, tensor in source.items()
-        if name.startswith(_PARAMETER) == parameters
-    }
-    engine.restore(replace(fresh, tensors=tensors))
+    people = {k: v for k, v in fresh.tensors.items() if not k.startswith(_PARAMETER)}
+    learnt = {k: v for k, v in trained.items() if k.startswith(_PARAMETER)}
+    engine.restore(replace(fresh, tensors=people | learnt))
     risks = Risks(engine.scores(fresh=True), new_people.known.status, traces.names)
     return Scored(risks, spent)
 
@@ -304,10 +300,8 @@ def _in_regions(traces: Traces, regions: Regions) -> Traces:
     by_slot = traces.by_slot
     if regions_sha256(traces.regions) != regions_sha256(regions):
         number = _numbers(traces.regions, regions)
-        visited = np.zeros(len(number) + 1, np.bool_)
-        for row in by_slot:
-            visited[row] = True
-        unknown = np.flatnonzero(visited[:-1] & (number == UNKNOWN))
+        visited = np.unique(by_slot[by_slot != UNKNOWN])
+        unknown = visited[number[visited] == UNKNOWN]
         if len(unknown):
             raise DataError(
                 f"people were in {len(unknown):,} of its {len(traces.regions):,} "

@@ -146,18 +146,15 @@ def _create(
     store.refuse_occupied(out, overwrite)
     if tests is not None and city is None:
         raise SettingsError("--known needs --city, the folder of the tested people")
-    known = None
-    if tests is not None:
+    prepared, epidemic = prepare(name, experiment, seed, progress, city), None
+    if tests is None:
+        epidemic = next(run_epidemics(experiment, prepared.traces, seed))
+        known = epidemic.labels.known
+    else:
         place = find_folder(tests, KNOWN)
         if (tests / CITY).is_dir() and place == tests:
             raise DataError(f"{tests}: holds no test results; import with --tests")
         known = TestResults.load(place)
-    prepared = prepare(name, experiment, seed, progress, city)
-    epidemic = None
-    if known is None:
-        epidemic = next(run_epidemics(experiment, prepared.traces, seed))
-        known = epidemic.labels.known
-    else:
         try:
             known.require_people_of(prepared.traces)
         except DataError as error:
@@ -209,7 +206,7 @@ def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
     with store.owner_only():
         outcomes, failed = _outcomes(inputs, options)
         summary = write_results(inputs, outcomes, failed, options.progress)
-    return shareable_report.write(inputs, outcomes, summary)
+    return shareable_report.write(inputs, inputs.shareable, outcomes, summary)
 
 
 def _outcomes(

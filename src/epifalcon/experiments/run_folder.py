@@ -16,7 +16,7 @@ import shlex
 import shutil
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,7 @@ from epifalcon.experiments.simulation import (
     CityInputs,
     Epidemic,
     find_folder,
+    prepare,
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
@@ -216,13 +217,9 @@ def open_run(folder: Path) -> RunInputs:
     folder = data_folder(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
-    city = store.read_manifest(folder / CITY)
-    read_from = meta["city_folder"]
-    prepared = CityInputs(
-        name=meta["name"],
-        experiment=Experiment.load(str(folder / SETTINGS)),
-        traces=Traces.load(folder / CITY),
-        city_origin=store.Origin(city["settings"], city["seed"], city["versions"]),
+    experiment, read_from = Experiment.load(str(folder / SETTINGS)), meta["city_folder"]
+    prepared = replace(
+        prepare(meta["name"], experiment, seed, folder=folder),
         city_folder=None if read_from is None else Path(read_from),
         seconds=meta["city_seconds"],
     )
@@ -303,9 +300,10 @@ class FinishedRun:
         results = (data / METHODS).glob(f"*/{_RESULT}")
         methods += sorted(path.parent.name for path in results)
         if not methods:
-            raise DataError(
-                f"{folder}: this run is not finished; {_resume_hint(folder)}"
-            )
+            hint = f"resume with: {resume_command(folder)}"
+            if _holds_comparison(parent := folder.resolve().parent):
+                hint = f"it belongs to the comparison in {parent}: resume that one"
+            raise DataError(f"{folder}: this run is not finished; {hint}")
         method = method or experiment.method
         if method not in methods:
             entry(method)
@@ -380,13 +378,6 @@ class FinishedRun:
             raise CorruptFileError(f"{place}: does not hold one score per person")
         more = {name: np.array(arrays[name]) for name in OPTIONAL if name in arrays}
         return Risks(np.array(scores), self.known.status, self.traces.names, **more)
-
-
-def _resume_hint(folder: Path) -> str:
-    parent = folder.resolve().parent
-    if _holds_comparison(parent):
-        return f"it belongs to the comparison in {parent}: resume that one"
-    return f"resume with: {resume_command(folder)}"
 
 
 def resume_command(folder: Path) -> str:

@@ -327,12 +327,11 @@ def training_log(folder: Path | None) -> Iterator[Watch | None]:
     extra_module("tensorboard", "tensorboard", "--tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    writers: list[SummaryWriter] = []
+    writer = None
 
     def write(check: ValidationCheck) -> None:
-        if not writers:
-            writers.append(SummaryWriter(str(folder), purge_step=check.round))
-        writer = writers[0]
+        nonlocal writer
+        writer = writer or SummaryWriter(str(folder), purge_step=check.round)
         writer.add_scalar("loss", check.loss, check.round)
         writer.add_scalar("validation/auc", check.auc, check.round)
         if math.isfinite(check.epsilon):
@@ -341,5 +340,5 @@ def training_log(folder: Path | None) -> Iterator[Watch | None]:
     try:
         yield write
     finally:
-        for writer in writers:
+        if writer is not None:
             writer.close()

@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.epidemic.outbreak import STATES, Outbreak
-from epifalcon.evaluation.metrics import RankingCurve, sums_by_bin
+from epifalcon.evaluation.metrics import sums_by_bin
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
+from epifalcon.methods.registry import entry
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.html_page import Picture
-from epifalcon.reports.plot_style import TITLE, line_styles, picture, style_axes
-from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
+from epifalcon.reports.plot_style import TITLE, picture, style_axes
+from epifalcon.reports.study_plots import Panel, Point, epidemic_curve
 from epifalcon.types import Floats, RegionIds
 
 _PLOTTED_STATES = (
@@ -35,8 +36,6 @@ _PLOTTED_CURVES = (
 )
 _GROUPS, _LEAST_IN_GROUP = 10, 30
 """Maximum number of groups of a reliability diagram; minimum people per group."""
-_LEAST_CALLED = 10
-"""Minimum number of people for which precision is plotted."""
 _EMPTY = "#8b969f"
 _PRIOR_PEOPLE = 20
 
@@ -68,28 +67,40 @@ def write_epidemic_curve(
     return picture(figure, path, caption, columns, rows)
 
 
+def _row(one: Evaluation) -> dict[str, Any]:
+    """Return the row of a method for plots, as those of a study."""
+    return {
+        "method": one.method,
+        "title": one.title,
+        "kind": entry(one.method).kind,
+        "metrics": {"auc": {"mean": one.metrics.auc or 0}},
+        "left_raw": one.left_raw,
+    }
+
+
 def write_precision_recall(
     folder: Path, evaluations: Sequence[Evaluation]
 ) -> Picture | None:
     """Draw precision against recall; None if no hidden person is infected."""
     if not evaluations or not evaluations[0].metrics.infected:
         return None
-    metrics, lines = evaluations[0].metrics, []
-    for place, (one, style) in enumerate(zip(evaluations, line_styles(), strict=False)):
-        ranked = one.ranked["raw"]
-        enough = ranked.called >= min(_LEAST_CALLED, int(ranked.people))
-        # The first is the run's own method and is drawn in front.
-        label = f"{one.metrics.auc or 0:.3f}  {one.title}"
-        style |= {"label": label, "zorder": 3 - place / 10, "drawstyle": "steps-pre"}
-        lines.append(Line(ranked.recall[enough], ranked.precision[enough], style))
-    recall = metrics.extinction_recall
-    title = "Precision and recall on hidden people"
-    figure = study_plots.precision_recall(lines, title, metrics.prevalence, recall)
+    metrics, title = evaluations[0].metrics, "Precision and recall on hidden people"
+    precision = {
+        one.method: {"precision": precision_at_recalls(one.ranked["raw"])}
+        for one in evaluations
+    }
+    figure = study_plots.precision_recall(
+        [_row(one) for one in evaluations],
+        {"recalls": RECALLS, "methods": precision},
+        title,
+        metrics.prevalence,
+        metrics.extinction_recall,
+    )
     assert figure is not None
     rows = [
-        [one.method, *point]
-        for one in evaluations
-        for point in zip(RECALLS, precision_at_recalls(one.ranked["raw"]), strict=True)
+        [method, *point]
+        for method, values in precision.items()
+        for point in zip(RECALLS, values["precision"], strict=True)
     ]
     columns = ["method", "recall", "precision"]
     reached = "; ".join(
@@ -109,13 +120,16 @@ def write_reliability(
 ) -> Picture | None:
     """Draw infected share against risk; None if no method predicts probabilities."""
     shown = [one for one in evaluations if one.metrics.mean_risk is not None]
-    sums = {
-        one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
-        for one in shown
-    }
-    figure = study_plots.reliability(
-        [Diagram(one.title, sums[one.method], one.left_raw) for one in shown]
-    )
+    sums: dict[str, dict[str, Floats]] = {}
+    for one in shown:
+        groups = max(1, min(_GROUPS, len(one.risk) // _LEAST_IN_GROUP))
+        binned = {
+            name: sums_by_bin(one.ranked[name], groups, "mass") for name in SCALINGS
+        }
+        sums[one.method] = {
+            name: found[:, found[2] > 0] for name, found in binned.items()
+        }
+    figure = study_plots.reliability([_row(one) for one in shown], sums)
     if figure is None:
         return None
     columns = ["method", "risk_is", "mean_risk", "infected_share", "people"]
@@ -124,7 +138,6 @@ def write_reliability(
         for method, by_scaling in sums.items()
         for scaling, group_sums in by_scaling.items()
         for risk, infected, people in group_sums.T
-        if people
     ]
     listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in shown)
     caption = (
@@ -139,37 +152,29 @@ def write_reliability(
     return picture(figure, path, caption, columns, rows)
 
 
-def _group_sums(ranked: RankingCurve) -> Floats:
-    """Return sum of risks, infected and people in equal groups: (3, groups)."""
-    groups = max(1, min(_GROUPS, int(ranked.people) // _LEAST_IN_GROUP))
-    sums = sums_by_bin(ranked, groups, "mass")
-    return sums[:, sums[2] > 0]
-
-
 def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
     """Draw loss and validation AUC by round; None if nothing was trained in rounds."""
     trained = [one for one in outcomes if one.checks]
     if not trained:
         return None
-    figure = Figure(figsize=(9, 3.9), layout="constrained")
-    loss, auc = (style_axes(axes) for axes in figure.subplots(1, 2))
-    rows: list[list[Any]] = []
-    for one, line in zip(trained, line_styles(), strict=False):
-        rounds = [check.round for check in one.checks]
-        loss.plot(rounds, [check.loss for check in one.checks], label=one.title, **line)
-        auc.plot(rounds, [check.auc for check in one.checks], **line)
-        chosen = one.diagnostics["best_round"]
-        best = next(check for check in one.checks if check.round == chosen)
-        auc.plot(best.round, best.auc, "o", color=line["color"])
+    losses, aucs, rows = {}, {}, []
+    for one in trained:
+        best = one.diagnostics["best_round"]
+        losses[one.title] = [Point(check.round, check.loss) for check in one.checks]
+        aucs[one.title] = [
+            Point(check.round, check.auc, label="best" if check.round == best else "")
+            for check in one.checks
+        ]
         for check in one.checks:
             epsilon = check.epsilon if np.isfinite(check.epsilon) else None
             rows.append([one.method, check.round, check.loss, check.auc, epsilon])
-    auc.axhline(0.5, color=plot_style.INK, linewidth=0.8, alpha=0.5)
-    loss.set(xlabel="round", ylabel="loss")
-    auc.set(xlabel="round", ylabel="AUC")
-    loss.set_title("Loss on tested people", **TITLE)
-    auc.set_title("Validation AUC", **TITLE)
-    loss.legend(frameon=False)
+    figure = study_plots.lines(
+        [
+            Panel("Loss on tested people", "round", "loss", losses),
+            Panel("Validation AUC", "round", "AUC", aucs),
+        ]
+    )
+    assert figure is not None
     columns = ["method", "round", "loss", "validation_auc", "epsilon"]
     best_rounds = "; ".join(
         f"{one.title}: round {one.diagnostics['best_round']} with AUC "
@@ -178,7 +183,7 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
     )
     caption = (
         "Loss on tested people, and AUC on validation people, who were tested but held "
-        "back, or on test people if these selected the round. The dot is the selected "
+        "back, or on test people if these selected the round; the best is the selected "
         f"round. {best_rounds}. The AUC of few people is uncertain."
     )
     path = folder / "training.png"

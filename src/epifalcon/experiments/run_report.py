@@ -162,6 +162,9 @@ def run_page(results: RunResults) -> Page:
     prepared = inputs.prepared
     table = run_tables.forecast_table(results.outcomes)
     forecast = [table] if table.rows else []
+    where = results.plots("epidemic-curve", "risk-map")
+    if "risk-map" not in results.pictures:
+        where.append(Text(["There is no map: regions have no coordinates."]))
     return Page(
         title=f"epifalcon run: {prepared.name}",
         lead="Who is probably infected, predicted from where people have been and from "
@@ -171,7 +174,7 @@ def run_page(results: RunResults) -> Page:
         sections=[
             Section("What was run", _what(results)),
             Section("Results", _results(results)),
-            Section("Where and when", _where(results)),
+            Section("Where and when", where),
             Section("One risk explained", _explanation(results)),
             Section("Training", [*results.plots("training"), *forecast]),
             Section("Privacy card", privacy_parts(inputs, results.outcomes)),
@@ -437,13 +440,6 @@ def _not_evaluated(results: RunResults) -> Text:
         f"Everybody's risk: `{predict}`",
     ]
     return Text(sentences, "note")
-
-
-def _where(results: RunResults) -> list[Part]:
-    parts = results.plots("epidemic-curve", "risk-map")
-    if "risk-map" not in results.pictures:
-        parts.append(Text(["There is no map: regions have no coordinates."]))
-    return parts
 
 
 def _explanation(results: RunResults) -> list[Part]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
 from epifalcon.machine import peak_rss_mb
 from epifalcon.methods.registry import entry
+from epifalcon.mobility.statistics import DEFINITIONS
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
@@ -39,36 +40,6 @@ _FORECASTS = {
     "mean": "mean so far",
     "city": "trend of the city",
 }
-_STATISTICS: Final = {
-    "radius_of_gyration_q10": "root mean square distance from the centre of a person's "
-    "places; 10 % of people have less",
-    "radius_of_gyration_median": "the same; half of people have less",
-    "radius_of_gyration_q90": "the same; 10 % of people have more",
-    "distinct_1d": "different regions a person visits within 1 day, mean",
-    "distinct_7d": "the same within 7 days",
-    "distinct_14d": "the same within 14 days",
-    "distinct_exponent": "how fast that number grows with time; 1: always new places",
-    "zipf_exponent": "decay exponent of time by rank of a person's place, first to "
-    "tenth",
-    "jump_exponent": "decay exponent of the frequency of moves by distance",
-    "stay_exponent": "decay exponent of the frequency of stays away from home by "
-    "length",
-    "stay_away_mean": "length of a stay away from home, mean",
-    "entropy": "entropy of a person's places, mean; 1 bit: two places equally often",
-    "predictability": "how often the next place could be guessed at best, mean",
-    "commute_q10": "from home to work; 10 % of people who work have less",
-    "commute_median": "the same; half have less",
-    "commute_q90": "the same; 10 % have more",
-    "copresence": "1 divided by the people in a person's region, the person included, "
-    "mean",
-    "share_alone": "share of people's time with nobody else in the region",
-    "occupancy_gini": "how unevenly people are spread over regions: 0 evenly, 1 all in "
-    "one",
-    "occupancy_top_1pct": "share of people in the fullest 1 % of regions",
-    "at_home_night": "share of people at home from 2 to 5 o'clock",
-    "at_home_midday": "share of people at home from 11 to 16 o'clock",
-}
-"""Description of each statistic of a city."""
 
 
 def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -185,7 +156,7 @@ def statistics_table(
     for item in statistics:
         low, high = (formats.significant(item[end]) for end in ("low", "high"))
         cells = [formats.significant(item["value"]), f"{low} to {high}", item["unit"]]
-        what = [_STATISTICS.get(item["name"], "")] if explained else []
+        what = [DEFINITIONS[item["name"]]["what"]] if explained else []
         rows.append([item["name"], *what, *cells, verdicts[item["holds"]]])
     named = ["statistic", *(["what it is"] if explained else [])]
     columns = [*named, "value", "band", "unit", "holds"]

@@ -6,6 +6,7 @@ released with noise, and functions of these. All else stays in the folder ``priv
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from epifalcon import store
@@ -50,15 +51,12 @@ _SELECTED = "channel validation, without noise: results select the round"
 
 
 def write(
-    inputs: RunInputs, outcomes: Sequence[Outcome], full: RunSummary
+    inputs: RunInputs, folder: Path, outcomes: Sequence[Outcome], full: RunSummary
 ) -> RunSummary:
-    """Write the shareable files beside the folder of raw data, if they are missing.
+    """Write the shareable files of a private run into ``folder``, if they are missing.
 
     Returns ``full`` with the shareable values; its tables of exact values are marked.
     """
-    folder = inputs.shareable
-    if folder is None:
-        raise AssertionError("not a private run")
     chosen = inputs.prepared.experiment.private_methods
     private = [outcome for outcome in outcomes if outcome.method in chosen]
     values = summary(inputs, private)
@@ -66,7 +64,7 @@ def write(
         with store.writing(folder):
             text = json_text(values, indent=2) + "\n"
             store.replace_text(folder / run_folder.SUMMARY, text)
-            page = _page(inputs, private, values).to_html()
+            page = _page(inputs, folder, private, values).to_html()
             store.replace_text(folder / run_folder.REPORT, page)
             run_folder.write_shareable_manifest(inputs, folder)
     released = run_tables.privacy_table(private).caption
@@ -83,6 +81,8 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the values of ``summary.json``; ``outcomes`` are of private methods."""
     prepared, traces = inputs.prepared, inputs.prepared.traces
     methods = {outcome.method: _released(outcome) for outcome in outcomes}
+    bare = {row["channel"] for one in methods.values() for row in one["unprotected"]}
+    selected_on = {one.get("selected_on") for one in methods.values()}
     method = prepared.experiment.method
     own = methods.pop(method, {"epsilon": dict.fromkeys(UNITS)})
     values = {
@@ -97,7 +97,7 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "beside": methods,
     }
     sources = {name: _SOURCES[name] for name in values}
-    if any(_selects_round(outcome) for outcome in outcomes):
+    if "validation" in bare or "test" in selected_on:
         sources["rounds"] = _SELECTED
     return {**values, "sources": sources}
 
@@ -112,27 +112,23 @@ def _released(outcome: Outcome) -> dict[str, Any]:
     return {"rounds": stated.rounds, **stated.spent, **values}
 
 
-def _selects_round(outcome: Outcome) -> bool:
-    """Return True if the number of rounds depends on results without noise."""
-    bare = {item["channel"] for item in (outcome.spent or {})["unprotected"]}
-    return "validation" in bare or outcome.diagnostics.get("selected_on") == "test"
-
-
-def _map(inputs: RunInputs, outcome: Outcome) -> Part | None:
+def _map(inputs: RunInputs, folder: Path, outcome: Outcome) -> Part | None:
     """Draw the estimates of regions if they are computed from noised sums only."""
     stated, regions = run_tables.guarantee(outcome), inputs.prepared.traces.regions
     place = inputs.method_folder(outcome.method) / run_folder.PREDICTION
     if stated is None or stated.unprotected or not regions.placed:
         return None
-    if inputs.shareable is None or not (place / run_folder.FIELD_FOLDER).is_dir():
+    if not (place / run_folder.FIELD_FOLDER).is_dir():
         return None
-    folder = inputs.shareable / "figures"
-    folder.mkdir(exist_ok=True)
-    return run_plots.write_released_map(folder, regions, load_field(place))
+    (folder / "figures").mkdir(exist_ok=True)
+    return run_plots.write_released_map(folder / "figures", regions, load_field(place))
 
 
 def _page(
-    inputs: RunInputs, outcomes: Sequence[Outcome], values: Mapping[str, Any]
+    inputs: RunInputs,
+    folder: Path,
+    outcomes: Sequence[Outcome],
+    values: Mapping[str, Any],
 ) -> Page:
     """Return the report of the shareable values."""
     prepared, traces = inputs.prepared, inputs.prepared.traces
@@ -144,7 +140,7 @@ def _page(
         f"{clock.days} days in slots of {clock.slot_hours:g} hours. Seed {inputs.seed}."
     )
     what = [city, *authors_program(inputs)]
-    maps = [_map(inputs, outcome) for outcome in outcomes]
+    maps = [_map(inputs, folder, outcome) for outcome in outcomes]
     pictures = [part for part in maps if part is not None]
     sources = {**values["sources"], **({"map": _MAP} if pictures else {})}
     by_source: dict[str, list[str]] = {}

@@ -4,8 +4,7 @@ Colours are those of Okabe and Ito, which colour-blind people can distinguish; l
 differ by dashes or marks too, for print without colour.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,12 +77,6 @@ def style_axes(axes: Axes) -> Axes:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=SMALL)
     return axes
-
-
-def line_styles() -> Iterator[dict[str, Any]]:
-    """Yield colour and dashes of one line after the other."""
-    for colour, dashes in zip(cycle(COLOURS), cycle(DASHES), strict=False):
-        yield {"color": colour, "linestyle": dashes, "linewidth": 1.8}
 
 
 def few_ticks(axis: Axis) -> None:

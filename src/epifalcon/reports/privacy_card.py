@@ -322,7 +322,11 @@ class PrivacyCard:
 
     def as_plain(self) -> dict[str, Any]:
         """Return the card as JSON."""
-        there, spent, other = self.largest_bound, self.guarantee.spent, self._other
+        there, spent, other = (
+            self.largest_bound,
+            self.guarantee.spent,
+            self.guarantee.other,
+        )
         claimed = self.guarantee.epsilon
         return {
             "run": self.run,
@@ -334,8 +338,8 @@ class PrivacyCard:
             "epsilon_lower_bound": None if there is None else there.lower_bound,
             "epsilon_claimed_there": None if there is None else there.claimed,
             "epsilon_lower_bound_of": None if there is None else _place(there),
-            "epsilon_test": other.test if math.isfinite(other.test) else None,
-            "epsilon_replace": other.replace if math.isfinite(other.replace) else None,
+            "epsilon_test": other and other.test,
+            "epsilon_replace": other and other.replace,
             "odds": odds_factor(claimed),
             "unit": "person",
             "insecure_seed": self.guarantee.insecure_seed,
@@ -347,11 +351,6 @@ class PrivacyCard:
             "findings": self.findings,
             "caveats": [f"{topic}: {note}" for topic, note in self.limits.items()],
         }
-
-    @property
-    def _other(self) -> OtherRelations:
-        """Bounds for other neighbouring relations, infinite if there are none."""
-        return self.guarantee.other or OtherRelations(test=math.inf, replace=math.inf)
 
     def sentence(self) -> str:
         """Return guarantee and strongest attack in sentences that may be quoted."""
@@ -384,7 +383,8 @@ class PrivacyCard:
 
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
-        best, row = self.strongest, self.largest_bound
+        best, row, other = self.strongest, self.largest_bound, self.guarantee.other
+        test = None if other is None else other.test
         wrong = formats.percent(best.error if best else None, 1)
         epsilon = formats.epsilon(self.guarantee.epsilon)
         shown, of = "-", "lower bound of epsilon by canaries"
@@ -400,7 +400,7 @@ class PrivacyCard:
             lead=self.sentence(),
             headline=[
                 (epsilon, "epsilon claimed for a person"),
-                (formats.epsilon(self._other.test), "epsilon of a test's result"),
+                (formats.epsilon(test), "epsilon of a test's result"),
                 (shown, of),
                 (wrong, "wrong guesses, strongest attack"),
                 (str(len(self.guarantee.unprotected)), "channels without a bound"),

@@ -7,7 +7,7 @@ the registry of methods or by its kind.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from textwrap import fill
 from typing import Any, Final
@@ -281,11 +281,13 @@ def _line(
         axes.plot(x, y, color=colour, markersize=5, **dashes, **style)
         return
     style |= {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2, "capsize": 2}
-    up, across = _arms((one.mean, one.low, one.high) for one in listed), None
+    up = across = None
+    if any(one.low is not None for one in listed):
+        up = _arms((one.mean, one.low, one.high) for one in listed)
     if any(one.x_low is not None for one in listed):
         across = _arms((one.x, one.x_low, one.x_high) for one in listed)
     axes.errorbar(x, y, up, across, color=colour, markersize=5, linewidth=1.5, **style)
-    for one in listed:
+    for one in (one for one in listed if one.label):
         place: dict[str, Any] = {"xytext": (5, 5), "textcoords": "offset points"}
         axes.annotate(one.label, (one.x, one.mean), color=colour, **place)
 
@@ -355,40 +357,25 @@ def _around_means(
     return max(ends[0], min(means) - room), min(ends[1], max(means) + room)
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """Precision against recall of one method."""
-
-    recall: Floats
-    precision: Floats
-    style: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of ``Axes.plot``, including the label."""
-
-
-@dataclass(frozen=True, eq=False)
-class Diagram:
-    """Reliability of one method."""
-
-    title: str
-    sums: Mapping[str, Floats]
-    """(3, groups) by scaling: sum of risks, infected people, people."""
-    not_recalibrated: str | None = None
-    """Reason why only raw risks are shown."""
-
-
 def precision_recall(
-    lines: Sequence[Line],
+    rows: Sequence[Plain],
+    curves: Plain,
     title: str,
     prevalence: float | None,
     extinction_recall: float | None,
 ) -> Figure | None:
-    """Draw precision against recall, with chance and the recall of DEP."""
-    if not lines:
+    """Draw precision against recall of each row, with chance and the recall of DEP.
+
+    ``curves`` holds the recalls and, by method, the precision at each.
+    """
+    rows = [row for row in rows if row["method"] in curves["methods"]]
+    if not rows:
         return None
     figure = Figure(figsize=(6.8, 6.2), layout="constrained")
     axes = theme.style_axes(figure.add_subplot())
-    for line in lines:
-        axes.plot(line.recall, line.precision, **line.style)
+    precision = [curves["methods"][row["method"]]["precision"] for row in rows]
+    for values, style in zip(precision, method_styles(rows), strict=True):
+        axes.plot(curves["recalls"], values, **style)
     if prevalence is not None:
         axes.axhline(prevalence, color=theme.INK, linewidth=0.8, alpha=0.5)
         axes.text(0.06, prevalence - 0.008, "by chance", va="top", **theme.TEXT)
@@ -397,8 +384,7 @@ def precision_recall(
         x, place = extinction_recall - 0.008, axes.get_xaxis_transform()
         note = f"recall {extinction_recall:.2f} ends the epidemic: DEP"
         axes.text(x, 0.03, note, ha="right", transform=place, **theme.TEXT)
-    top = max(float(np.max(line.precision)) for line in lines)
-    axes.set(xlim=(0, 1), ylim=(0, min(1.02, 1.06 * top)))
+    axes.set(xlim=(0, 1), ylim=(0, min(1.02, 1.06 * np.max(precision))))
     axes.set_xlabel("recall: share of the infected who are found")
     axes.set_ylabel("precision: infected among those called")
     axes.set_title(fill(title, 55), **theme.TITLE)
@@ -409,15 +395,14 @@ def precision_recall(
     return figure
 
 
-def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
-    """Return the mean curve of each row: selected methods in colour, others grey."""
-    rows = [row for row in rows if row["method"] in curves["methods"]]
+def method_styles(rows: Sequence[Plain]) -> list[dict[str, Any]]:
+    """Return the line style of each row: selected methods in colour, others grey."""
     special = _special_lines(rows)
     others = [row for row, line in zip(rows, special, strict=True) if line is None]
     aucs = [row["metrics"]["auc"]["mean"] for row in others]
     by_name = sorted(str(row["method"]) for row in others)
     dashes = dict(zip(by_name, cycle(theme.DASHES[1:]), strict=False))
-    lines = []
+    styles = []
     for row, own in zip(rows, special, strict=True):
         label = f"{row['metrics']['auc']['mean']:.3f}  {row['title']}"
         style: dict[str, Any]
@@ -433,9 +418,8 @@ def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
             label = f"{min(aucs):.3f} to {max(aucs):.3f}  {len(others)} {_OTHERS}"
             style = {"color": theme.GREY, "linewidth": 0.9}
             style |= {"label": label} if row is others[0] else {}
-        precision = np.asarray(curves["methods"][row["method"]]["precision"])
-        lines.append(Line(np.asarray(curves["recalls"]), precision, style))
-    return lines
+        styles.append(style)
+    return styles
 
 
 def differences(rows: Sequence[Plain], note: str) -> Figure | None:
@@ -457,21 +441,27 @@ def differences(rows: Sequence[Plain], note: str) -> Figure | None:
     return figure
 
 
-def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
-    """Draw infected share against risk, raw and recalibrated, for up to six methods."""
-    diagrams = diagrams[:_MOST_PANELS]
-    if not diagrams:
+def reliability(
+    rows: Sequence[Plain], sums: Mapping[str, Mapping[str, Floats]]
+) -> Figure | None:
+    """Draw infected share against risk, raw and recalibrated, for up to six methods.
+
+    ``sums`` holds, by method and scaling, the sum of risks, infected people and people
+    of each group, (3, groups).
+    """
+    rows = rows[:_MOST_PANELS]
+    if not rows:
         return None
-    columns = 2 if len(diagrams) == 4 else min(3, len(diagrams))
-    down = -(-len(diagrams) // columns)
+    columns = 2 if len(rows) == 4 else min(3, len(rows))
+    down = -(-len(rows) // columns)
     # A single panel needs space for the legend.
     side = 4 if columns == 1 else 3
     size = (side * columns, (side + 0.2) * down + 0.5)
     figure = Figure(size, layout=ConstrainedLayoutEngine(h_pad=0.1))
     panels = figure.subplots(down, columns, squeeze=False).ravel()
-    for axes, diagram in zip(panels, diagrams, strict=False):
-        _diagram(theme.style_axes(axes), diagram)
-    for axes in panels[len(diagrams) :]:
+    for axes, row in zip(panels, rows, strict=False):
+        _diagram(theme.style_axes(axes), row, sums[row["method"]])
+    for axes in panels[len(rows) :]:
         axes.set_visible(False)
     for axes in panels[::columns]:
         axes.set_ylabel("infected share")
@@ -519,13 +509,13 @@ def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _diagram(axes: Axes, diagram: Diagram) -> None:
+def _diagram(axes: Axes, row: Plain, sums: Mapping[str, Floats]) -> None:
     axes.plot([0, 1], [0, 1], color=theme.INK, linewidth=0.8, alpha=0.5)
-    most = 0.05
+    most, not_recalibrated = 0.05, row["left_raw"]
     for scaling, (colour, marker, label) in _SCALINGS.items():
-        if scaling != "raw" and diagram.not_recalibrated is not None:
+        if scaling != "raw" and not_recalibrated is not None:
             continue
-        risk, infected, people = np.asarray(diagram.sums[scaling])
+        risk, infected, people = np.asarray(sums[scaling])
         enough = people >= min(_LEAST_PEOPLE, people.max())
         x, y = risk[enough] / people[enough], infected[enough] / people[enough]
         axes.plot(x, y, marker=marker, color=colour, ms=4, lw=1.2, label=label)
@@ -533,9 +523,9 @@ def _diagram(axes: Axes, diagram: Diagram) -> None:
     ends = (0, min(1.0, 1.08 * most))
     axes.set(xlim=ends, ylim=ends, xlabel="risk")
     axes.set_box_aspect(1)
-    axes.set_title(fill(diagram.title, 24), fontsize=theme.SMALL, **theme.TITLE)
-    if diagram.not_recalibrated is not None:
-        note = fill(f"not recalibrated: {diagram.not_recalibrated}", 26)
+    axes.set_title(fill(row["title"], 24), fontsize=theme.SMALL, **theme.TITLE)
+    if not_recalibrated is not None:
+        note = fill(f"not recalibrated: {not_recalibrated}", 26)
         style = theme.TEXT | {"fontsize": theme.SMALL - 1, "va": "top"}
         axes.text(0.02, 0.98, note, transform=axes.transAxes, **style)
 

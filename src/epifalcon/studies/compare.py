@@ -139,7 +139,8 @@ def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
             )
         plots[f"precision-recall{ending}"] = StudyPlot(
             study_plots.precision_recall(
-                study_plots.method_lines(rows, curves),
+                rows,
+                curves,
                 f"{of_group}precision and recall on hidden people, {over}",
                 shares[0] if shares else None,
                 curves["extinction_recall"],
@@ -166,14 +167,13 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
     ]
     # References first, then the other methods by rank.
     rows.sort(key=lambda row: row["method"] not in REFERENCES)
-    diagrams = []
-    for row in rows:
-        sums = curves["methods"][row["method"]]["reliability"]
-        by_scaling = dict(zip(SCALINGS, sums, strict=True))
-        diagrams.append(study_plots.Diagram(row["title"], by_scaling, row["left_raw"]))
+    sums = {
+        name: dict(zip(SCALINGS, curve["reliability"], strict=True))
+        for name, curve in curves["methods"].items()
+    }
     caption = (
         "Infected share of hidden people against their predicted risk, raw and after "
         "recalibration on masked people."
     )
-    plot = StudyPlot(study_plots.reliability(diagrams), caption)
+    plot = StudyPlot(study_plots.reliability(rows, sums), caption)
     return draw_comparison(result) | {"reliability": plot}
