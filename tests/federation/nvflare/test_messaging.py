@@ -24,6 +24,7 @@ class Cell:
 @pytest.fixture(autouse=True)
 def restricted(monkeypatch):
     for owner, name in (
+        (messaging.nvflare_cell, "_is_server_job_cell"),
         (CoreCell, "_add_adhoc_connector"),
         (lobs, "get_datum_dir"),
         (lobs, "get_dot_handler"),

@@ -45,6 +45,24 @@ def test_a_job_that_a_signal_ended_is_no_failure_of_the_whole_job():
     assert handle.poll() == JobReturnCode.UNKNOWN
 
 
+def test_a_site_runs_few_jobs_at_the_same_time(monkeypatch):
+    started = []
+
+    def launch(*_):
+        started.append(SimpleNamespace(adapter=object()))
+        return started[-1]
+
+    monkeypatch.setattr(components.ProcessJobLauncher, "launch_job", launch)
+    site = SimpleNamespace(children=lambda: started)
+    monkeypatch.setattr(components.psutil, "Process", lambda: site)
+    launcher = components.SiteLauncher()
+    for _ in range(4):
+        launcher.launch_job({}, None)
+    with pytest.raises(RuntimeError, match="too many jobs"):
+        launcher.launch_job({}, None)
+    assert len(started) == 4
+
+
 def test_calls_to_lost_sites_do_not_hold_up_the_end_of_a_job():
     made, stop = components.Controller("coordinator"), threading.Event()
     made.outbound_executor.submit(stop.wait, 60)
@@ -193,7 +211,7 @@ def test_names_in_messages_of_others_are_no_lines_of_a_log():
     name = "clinic\n2026-11-16 - JobRunner - INFO - the job ended\r\x1b[2J"
     record = logging.makeLogRecord({"name": "n", "msg": name + "x" * 9999})
     text = components.LogFormatter("%(fl_ctx)s - %(message)s").format(record)
-    assert [line[:4] for line in text.splitlines()[1:]] == ["    "]
+    assert {line[:4] for line in text.splitlines()[1:]} == {"    "}
     assert "\r" not in text
     assert "\x1b" not in text
     assert len(text) < 5000

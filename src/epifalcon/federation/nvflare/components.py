@@ -112,6 +112,8 @@ _SERVER_CHANNELS: dict[str, frozenset[str]] = {
     ),
 }
 """Channels of the server's own processes, with the topics that sites may use."""
+_MOST_JOBS = 4
+"""Most processes of jobs at a site. Servers start one at a time, but they end late."""
 _MOST_LOG_CHARACTERS = 4000
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
@@ -179,6 +181,9 @@ class SiteLauncher(_Launcher):
     arguments = tuple(get_client_job_args())
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
+        """Start a job; refuse it if a server has started many at the same time."""
+        if len(psutil.Process().children()) >= _MOST_JOBS:
+            raise RuntimeError("too many jobs")
         started = super().launch_job(job_meta, fl_ctx)
         return JobHandle(process_adapter=started.adapter)
 
@@ -206,8 +211,8 @@ class LogFormatter(BaseFormatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)[:_MOST_LOG_CHARACTERS]
-        return printable(text).replace("\n", "\n    ")
+        lines = super().format(record)[:_MOST_LOG_CHARACTERS].splitlines()
+        return "\n    ".join(map(printable, lines))
 
 
 class OriginCheck(FLComponent):

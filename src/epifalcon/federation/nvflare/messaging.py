@@ -3,12 +3,14 @@
 NVFlare does more with a message than to receive it. It connects in clear text to an
 address in it, although ad-hoc connections are off, and believes any name that answers
 there. It writes parts of it to files in ``/tmp``. It requests objects that it refers
-to. epifalcon needs none of this. And NVFlare limits the size of a message, but neither
-the number of unfinished messages nor what arrives before their first part.
+to. It ends the server's process of a job if one message cannot be read. epifalcon needs
+none of this. And NVFlare limits the size of a message, but neither the number of
+unfinished messages nor what arrives before their first part.
 """
 
 from typing import Any
 
+from nvflare.fuel.f3.cellnet import cell as nvflare_cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
@@ -30,6 +32,8 @@ def restrict_messages() -> None:
     """Remove what epifalcon does not need, and limit unfinished messages."""
     CoreCell._add_adhoc_connector = _refuse
     lobs.get_datum_dir = lobs.get_dot_handler = _refuse
+    # Cells of the server's jobs end their process after some errors of a site.
+    nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
 
 
@@ -63,5 +67,5 @@ def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
 
 def _held_bytes(task: RxTask) -> int:
     later = [len(payload or b"") for _, payload in list(task.out_seq_chunks.values())]
-    received = max(task.received_offset, _PIECE_BYTES * task.next_seq)
+    received: int = max(task.received_offset, _PIECE_BYTES * task.next_seq)
     return received + sum(max(size, _PIECE_BYTES) for size in later)
