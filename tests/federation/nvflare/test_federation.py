@@ -299,6 +299,24 @@ def test_no_site_can_speak_as_the_server_or_fill_a_memory(live, admin, tmp_path)
     assert f"dropped a command of {own} to {SECOND}" in text
 
 
+def test_no_message_opens_a_connection_writes_a_file_or_holds_up_a_run(live, admin):
+    job = live.submit(admin, request_of(40, PrivacySettings()), "abused")
+    live.reached("abused", 2)
+    own, target = f"{FIRST}.spy", f"server.{job}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with held_up(live.job_process("server")):
+            spy(live, credentials(live, FIRST), own, target, f":{port}")
+        listener.settimeout(3.0)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    status = admin.wait(job, PATIENCE)
+    assert (status.succeeded, status.why) == (True, "")
+    assert live.summary("abused")["sites"]["troubles"] == []
+    assert not live.received.exists()
+    assert f"too many unfinished messages of {FIRST}" in live.texts()
+
+
 def test_nothing_listens_but_the_server_and_no_command_line_holds_a_secret(live, admin):
     deployment = live.processes["server"].kit.deployment
     job = live.submit(admin, request_of(40, PrivacySettings()), "watched")

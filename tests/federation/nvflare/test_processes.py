@@ -1,5 +1,7 @@
 """Processes of servers, sites and jobs; what they run is in test_federation."""
 
+import io
+import logging
 import os
 import signal
 import stat
@@ -10,6 +12,7 @@ import time
 import uuid
 from types import SimpleNamespace
 from urllib.parse import urlsplit
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from nvflare.apis.job_launcher_spec import JobReturnCode
@@ -40,6 +43,24 @@ def test_a_job_that_a_signal_ended_is_no_failure_of_the_whole_job():
 
     handle = components.JobHandle(process_adapter=Ended())
     assert handle.poll() == JobReturnCode.UNKNOWN
+
+
+def test_a_site_runs_few_jobs_at_the_same_time(monkeypatch):
+    started = []
+
+    def launch(*_):
+        started.append(SimpleNamespace(adapter=object()))
+        return started[-1]
+
+    monkeypatch.setattr(components.ProcessJobLauncher, "launch_job", launch)
+    site = SimpleNamespace(children=lambda: started)
+    monkeypatch.setattr(components.psutil, "Process", lambda: site)
+    launcher = components.SiteLauncher()
+    for _ in range(4):
+        launcher.launch_job({}, None)
+    with pytest.raises(RuntimeError, match="too many jobs"):
+        launcher.launch_job({}, None)
+    assert len(started) == 4
 
 
 def test_calls_to_lost_sites_do_not_hold_up_the_end_of_a_job():
@@ -92,6 +113,9 @@ SERVER_LISTENER = ("server_parent_listener", "get_clients")
         ("clinic", "server", "cellnet.channel", "bulk", True),
         ("clinic", "server", "cellnet.channel", "bye", False),
         ("clinic", "server", "_net_manager", "stress", True),
+        ("clinic.job", "server.job", "aux_communication", "__job_heartbeat__", False),
+        ("clinic.job", "server.job", "aux_communication", "fed.event", True),
+        ("_admin_1", "server", "aux_communication", "a job", False),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
@@ -126,10 +150,29 @@ def test_a_site_executes_the_commands_of_jobs_and_no_others(monkeypatch):
 
     job, other = str(uuid.uuid4()), str(uuid.uuid4())
     for named, meta in (("runs", {}), (job, {"job_id": other}), (job, {"job_id": job})):
-        command = Command("train.deploy", b"")
+        command = Command(TrainingTopic.DEPLOY, packed(config=10))
         command.set_headers({"job_id": named, "job_meta": meta})
         components.JobCommand(Deploy()).process(command, None)
     assert done == [job]
+
+
+def packed(**sizes):
+    """A packed job with one file of this size in each of these folders."""
+    made = io.BytesIO()
+    with ZipFile(made, "w", ZIP_DEFLATED) as job:
+        for folder, size in sizes.items():
+            job.writestr(f"{folder}/file.py", bytes(size))
+    return made.getvalue()
+
+
+def test_a_site_unpacks_settings_and_neither_code_nor_much():
+    assert components.holds_settings_only(packed(config=10_000))
+    assert not components.holds_settings_only(packed(config=10, custom=10))
+    assert not components.holds_settings_only(packed(**{"config/more": 10}))
+    bomb = packed(config=2**21)
+    assert len(bomb) < 2**13
+    assert not components.holds_settings_only(bomb)
+    assert not components.holds_settings_only(bytes(2**21))
 
 
 def test_only_the_owner_can_enter_the_folder_of_sockets(tmp_path, monkeypatch):
@@ -162,6 +205,16 @@ def test_messages_are_not_formatted_for_the_log():
         "components.run_job(1, components._JOB_PROGRAMS[0], [])"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_names_in_messages_of_others_are_no_lines_of_a_log():
+    name = "clinic\n2026-11-16 - JobRunner - INFO - the job ended\r\x1b[2J"
+    record = logging.makeLogRecord({"name": "n", "msg": name + "x" * 9999})
+    text = components.LogFormatter("%(fl_ctx)s - %(message)s").format(record)
+    assert {line[:4] for line in text.splitlines()[1:]} == {"    "}
+    assert "\r" not in text
+    assert "\x1b" not in text
+    assert len(text) < 5000
 
 
 def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeypatch):

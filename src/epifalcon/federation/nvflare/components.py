@@ -13,6 +13,7 @@ long-running processes. Each use has a test in ``tests/federation/nvflare``.
 """
 
 import importlib
+import io
 import logging
 import os
 import re
@@ -24,14 +25,15 @@ import socketserver
 import sys
 import threading
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
+from zipfile import ZipFile
 
 import psutil
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, ServerCommandNames
+from nvflare.apis.fl_constant import FLContextKey, ReservedTopic, ServerCommandNames
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs, JobReturnCode
@@ -59,6 +61,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, StreamHeaderKey
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
+from nvflare.fuel.utils.log_utils import BaseFormatter
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, TrainingTopic
@@ -67,7 +70,9 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
 from epifalcon.federation.nvflare.jobs import JOB, read_reason
+from epifalcon.federation.nvflare.messaging import restrict_messages
 from epifalcon.federation.nvflare.provisioning import HERE, STATE, open_kit
+from epifalcon.text import printable
 
 _JOB_PROGRAMS = (
     "nvflare.private.fed.app.server.runner_process",
@@ -86,6 +91,8 @@ _JOB_COMMANDS = frozenset(
     }
 )
 """The only commands of the server that a site executes."""
+_MOST_JOB_BYTES = 2**20
+"""Largest job, packed and unpacked; those of epifalcon have some KB."""
 _JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER_CHANNELS: dict[str, frozenset[str]] = {
     "_net_manager": frozenset(),
@@ -94,8 +101,20 @@ _SERVER_CHANNELS: dict[str, frozenset[str]] = {
     CellChannel.SERVER_COMMAND: frozenset(
         {ServerCommandNames.GET_TASK, ServerCommandNames.SUBMIT_UPDATE}
     ),
+    # No events, which NVFlare would take for its own, such as the end of a run. The
+    # administrator sends jobs on this channel.
+    CellChannel.AUX_COMMUNICATION: frozenset(
+        {
+            ReservedTopic.SYNC_RUNNER,
+            ReservedTopic.JOB_HEART_BEAT,
+            ReservedTopic.TASK_CHECK,
+        }
+    ),
 }
 """Channels of the server's own processes, with the topics that sites may use."""
+_MOST_JOBS = 4
+"""Most processes of jobs at a site. Servers start one at a time, but they end late."""
+_MOST_LOG_CHARACTERS = 4000
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
 _log = logging.getLogger(__name__)
@@ -162,6 +181,9 @@ class SiteLauncher(_Launcher):
     arguments = tuple(get_client_job_args())
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
+        """Start a job; refuse it if a server has started many at the same time."""
+        if len(psutil.Process().children()) >= _MOST_JOBS:
+            raise RuntimeError("too many jobs")
         started = super().launch_job(job_meta, fl_ctx)
         return JobHandle(process_adapter=started.adapter)
 
@@ -180,6 +202,17 @@ class AbandonedJobs(FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
             fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)
+
+
+class LogFormatter(BaseFormatter):
+    """Formatter that cuts long messages and indents all lines but the first.
+
+    NVFlare logs names from messages of others, which may hold lines like those of logs.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record)[:_MOST_LOG_CHARACTERS].splitlines()
+        return "\n    ".join(map(printable, lines))
 
 
 class OriginCheck(FLComponent):
@@ -224,7 +257,9 @@ def refuse_command(message: Message) -> Message | None:
         channel = message.get_header(StreamHeaderKey.CHANNEL)
         topic = message.get_header(StreamHeaderKey.TOPIC)
     refused = channel in _SERVER_CHANNELS and topic not in _SERVER_CHANNELS[channel]
-    if channel == CellChannel.HCI:
+    if channel == CellChannel.HCI or (
+        refused and channel == CellChannel.AUX_COMMUNICATION
+    ):
         # No name of a site or host has this character.
         refused = "@" not in str(message.get_prop(MessagePropKey.COMMON_NAME))
     if receiver.is_on_server and not refused:
@@ -247,14 +282,31 @@ class JobCommand(RequestProcessor):
         return [one for one in self._command.get_topics() if one in _JOB_COMMANDS]
 
     def process(self, req: Command, app_ctx: Any) -> Command:  # noqa: ANN401
-        """Execute the command; refuse names of folders that are not those of a job."""
+        """Execute the command; refuse what is not a job of epifalcon."""
         job = req.get_header(RequestHeader.JOB_ID)
         meta = req.get_header(RequestHeader.JOB_META) or {}
         named = {str(one) for one in (job, meta.get(JobMetaKey.JOB_ID, job)) if one}
         if len(named) > 1 or not all(map(_JOB_ID.fullmatch, named)):
             return error_reply("not a job")
+        if req.topic == TrainingTopic.DEPLOY and not holds_settings_only(req.body):
+            return error_reply("not a job of epifalcon")
         with self.turn:
             return self._command.process(req, app_ctx)
+
+
+def holds_settings_only(job: bytes) -> bool:
+    """Return True if the files of a packed job are few settings and signatures.
+
+    NVFlare unpacks a job before it verifies its signature, and after some errors
+    leaves its code in the folder from which the job would start.
+    """
+    if len(job) > _MOST_JOB_BYTES:
+        return False
+    with ZipFile(io.BytesIO(job)) as packed:
+        files = packed.infolist()
+    folders = {PurePosixPath(file.filename).parent.as_posix() for file in files}
+    size = sum(file.file_size for file in files)
+    return folders <= {".", "config"} and size <= _MOST_JOB_BYTES
 
 
 def restrict_commands() -> None:
@@ -393,6 +445,7 @@ def run_job(parent: int, program: str, arguments: list[str]) -> None:
     if program not in _JOB_PROGRAMS:
         raise SystemExit(f"{program!r} is not a job program")
     end_with(parent)
+    restrict_messages()
     driver_mgr.register(UnixDriver)
     # NVFlare formats every message as text for a DEBUG log line: this costs 20 ms per
     # MB even if DEBUG is off, and writes data to the log if it is on.
@@ -418,6 +471,7 @@ def serve(folder: Path, parent: int | None) -> None:
     kit = open_kit(folder, "server", "site")
     if parent is not None:
         end_with(parent)
+    restrict_messages()
     driver_mgr.register(UnixDriver)
     # Until NVFlare has started (see CleanStop), both signals end the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

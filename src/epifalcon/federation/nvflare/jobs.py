@@ -331,6 +331,9 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+    from epifalcon.federation.nvflare.messaging import restrict_messages
+
+    restrict_messages()
     kit = open_kit(folder, "admin")
     kit.credentials()
     host, port = kit.deployment.host, kit.deployment.admin_port

@@ -1,0 +1,71 @@
+"""Restrictions of NVFlare's messages, for all processes of a federation.
+
+NVFlare does more with a message than to receive it. It connects in clear text to an
+address in it, although ad-hoc connections are off, and believes any name that answers
+there. It writes parts of it to files in ``/tmp``. It requests objects that it refers
+to. It ends the server's process of a job if one message cannot be read. epifalcon needs
+none of this. And NVFlare limits the size of a message, but neither the number of
+unfinished messages nor what arrives before their first part.
+"""
+
+from typing import Any
+
+from nvflare.fuel.f3.cellnet import cell as nvflare_cell
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.fuel.utils.fobs import lobs
+
+_MOST_UNFINISHED = 16
+"""Unfinished messages of one sender; each occupies two of at least 64 threads."""
+_PIECE_BYTES = 2**20
+"""Least size that a piece of a message counts as: that of NVFlare's own pieces."""
+_find_task = RxTask.find_or_create_task
+
+
+def restrict_messages() -> None:
+    """Remove what epifalcon does not need, and limit unfinished messages."""
+    CoreCell._add_adhoc_connector = _refuse
+    lobs.get_datum_dir = lobs.get_dot_handler = _refuse
+    # Cells of the server's jobs end their process after some errors of a site.
+    nvflare_cell._is_server_job_cell = lambda _: False
+    RxTask.find_or_create_task = _limited_task
+
+
+def _refuse(*_: object) -> None:
+    raise ValueError("messages hold values only: no addresses, files or references")
+
+
+def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
+    """Return the task of a piece; if its sender has too many, end them all."""
+    origin = message.get_header(MessageHeaderKey.ORIGIN)
+    key = origin, message.get_header(StreamHeaderKey.STREAM_ID)
+    sender = FqcnInfo(origin).root
+    with RxTask.map_lock:
+        known = dict(RxTask.rx_task_map)
+    unfinished = [
+        task
+        for task in known.values()
+        if not task.completed and FqcnInfo(task.origin).root == sender
+    ]
+    held = len(message.payload or b"") + sum(map(_held_bytes, unfinished))
+    count = len(unfinished) + (key not in known)
+    # One message that came too late may still arrive beside the next.
+    if held <= 2 * CommConfigurator().get_streaming_max_blob_size() and (
+        count <= _MOST_UNFINISHED
+    ):
+        return _find_task(message, cell)
+    for task in unfinished:
+        task.stop(StreamError(f"too many unfinished messages of {sender}"))
+    return None
+
+
+def _held_bytes(task: RxTask) -> int:
+    later = [len(payload or b"") for _, payload in list(task.out_seq_chunks.values())]
+    received: int = max(task.received_offset, _PIECE_BYTES * task.next_seq)
+    return received + sum(max(size, _PIECE_BYTES) for size in later)
