@@ -34,12 +34,15 @@ def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
     The mean over observed (person, slot) pairs of 1 - 1/N for ``I/N``; for ``I/S``,
     where a case causes its whole hazard if others are present, the share of such pairs.
     """
-    observed, occupied, alone = _presence(traces.by_slot, len(traces.regions))
+    observed = lost = 0
+    for slot in range(traces.slots):
+        crowd = traces.occupancy(slot)
+        observed += int(crowd.sum())
+        # 1/N summed over the people of a region and slot is 1.
+        lost += np.count_nonzero(crowd if contact == "I/N" else crowd == 1)
     if observed == 0:
         raise DataError("nobody was observed in any slot, so there are no contacts")
-    # 1/N summed over the people of a region and slot is 1.
-    lost = occupied if contact == "I/N" else alone
-    return 1 - float(lost / observed)
+    return 1 - lost / observed
 
 
 def hazard_r0(
@@ -69,24 +72,6 @@ def kappa_by_share(share: float, pathogen: Pathogen, rule: OutbreakSettings) -> 
             f"R0={pathogen.r0:.3g} cannot be reached: nobody is ever infectious"
         )
     return pathogen.r0 / reached
-
-
-@njit()
-def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
-    """Count observed people, occupied regions and people alone, summed over slots."""
-    crowd = np.empty(regions, np.int64)
-    observed = occupied = alone = 0
-    for slot in range(by_slot.shape[0]):
-        crowd[:] = 0
-        here = by_slot[slot]
-        for person in range(here.size):
-            if here[person] >= 0:
-                crowd[here[person]] += 1
-        for region in range(regions):
-            observed += crowd[region]
-            occupied += crowd[region] > 0
-            alone += crowd[region] == 1
-    return observed, occupied, alone
 
 
 @njit()

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from epifalcon.checks import non_negative, one_of, positive, whole
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, one_of
 from epifalcon.errors import SettingsError
 
 Unit = Literal["visit", "day", "person"]
@@ -33,7 +33,7 @@ _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Releases:
+class Releases(Checked):
     """Number of vectors per round that one visit, one day and one person can change.
 
     For one upload per (region, window): 1, slots per day, and all slots. For a
@@ -41,12 +41,12 @@ class Releases:
     over people, because the guarantee must hold for everybody.
     """
 
-    visit: int
-    day: int
-    person: int
+    visit: Count
+    day: Count
+    person: Count
 
     def __post_init__(self) -> None:
-        whole(1, visit=self.visit, day=self.day, person=self.person)
+        super().__post_init__()
         _as_python(self, int, "visit", "day", "person")
         if not self.visit <= self.day <= self.person:
             raise SettingsError(
@@ -61,21 +61,19 @@ class Releases:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class Terms(Checked):
     """Channel, number of vectors, round, relation and adversary of a release."""
 
     channel: str
     releases: Releases
-    round: int = 0
+    round: CountOrZero = 0
     relation: Relation = "zero-out"
     adversary: Adversary = "each-upload"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _named(channel=self.channel)
-        whole(0, round=self.round)
         _as_python(self, int, "round")
-        one_of(get_args(Relation), relation=self.relation)
-        one_of(get_args(Adversary), adversary=self.adversary)
         hides_who_sends = self.relation not in RELATIONS_FOR_EACH_UPLOAD
         if hides_who_sends and self.adversary == "each-upload":
             raise SettingsError(
@@ -85,7 +83,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRelease:
+class GaussianRelease(Checked):
     """Release of vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
 
     ``sigma`` is the noise on what the adversary sees: on each upload, or on the sum.
@@ -94,12 +92,11 @@ class GaussianRelease:
     """
 
     terms: Terms
-    clip: float
-    sigma: float
+    clip: Positive
+    sigma: NonNegative
 
     def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        non_negative(sigma=self.sigma)
+        super().__post_init__()
         _as_python(self, float, "clip", "sigma")
 
     @property
@@ -124,7 +121,7 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoTraceRelease:
+class PseudoTraceRelease(Checked):
     """Release of places in clear text, each true one among ``copies`` pseudo places.
 
     This makes guessing harder but bounds no epsilon: pseudo traces depend on the true
@@ -132,10 +129,10 @@ class PseudoTraceRelease:
     """
 
     terms: Terms
-    copies: int
+    copies: CountOrZero
 
     def __post_init__(self) -> None:
-        whole(0, copies=self.copies)
+        super().__post_init__()
         _as_python(self, int, "copies")
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from epifalcon import store
-from epifalcon.checks import non_negative
+from epifalcon.checks import Checked, NonNegative
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
@@ -57,23 +57,23 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(Checked):
     """Maximum epsilon for one visit, one day and one person; None for no limit.
 
     Releases without protection have no epsilon; they are listed, or refused with
     ``refuse_unprotected``.
     """
 
-    visit: float | None = None
-    day: float | None = None
-    person: float | None = None
+    visit: NonNegative | None = None
+    day: NonNegative | None = None
+    person: NonNegative | None = None
     delta: float = DELTA
     refuse_unprotected: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for unit in UNITS:
             if (limit := self.limit(unit)) is not None:
-                non_negative(**{unit: limit})
                 object.__setattr__(self, unit, float(limit))
         mu_for(1.0, self.delta)
         object.__setattr__(self, "delta", float(self.delta))

@@ -68,15 +68,13 @@ class Coverage(NamedTuple):
     """Observation model: which slots are observed, with gaps of several slots.
 
     A person's log odds of being observed are normal(``centre``, ``sigma``);
-    ``renewal`` is the probability per slot that being observed is drawn again; with
-    ``filled``, gaps are replaced by the last observed region.
+    ``renewal`` is the probability per slot that being observed is drawn again.
     """
 
     everything: bool
     centre: float
     sigma: float
     renewal: float
-    filled: bool
 
 
 class Person(NamedTuple):
@@ -140,8 +138,6 @@ def simulate_people(
             _record_day(memory, slot_minutes, row[day * per_day : (day + 1) * per_day])
         if not coverage.everything:
             _cut_gaps(coverage, memory.state, seed, number, row)
-        if coverage.filled:
-            _fill_gaps(row)
 
 
 @inner
@@ -435,16 +431,3 @@ def _cut_gaps(
             seen = uniform(state) < share
         if not seen:
             slots[slot] = UNKNOWN
-
-
-@inner
-def _fill_gaps(slots: RegionIds) -> None:
-    """Replace each -1 in ``slots`` by the last known region, or else the first."""
-    last = UNKNOWN
-    for slot in range(slots.size):
-        if slots[slot] != UNKNOWN:
-            if last == UNKNOWN:
-                slots[:slot] = slots[slot]
-            last = slots[slot]
-        else:
-            slots[slot] = last
