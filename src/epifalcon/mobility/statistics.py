@@ -11,6 +11,7 @@ Radius of gyration: González et al., Nature 2008. Predictability: Song et al., 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -36,60 +37,10 @@ _SHORTEST_JUMP_KM, _LONGEST_STAY_HOURS = 1.0, 17.0
 _ORDER_SLOTS, _ORDER_PEOPLE, _ORDER_LEAST = 1_000, 2_000, 24
 _ORDER_WORK = 300_000_000
 
-_GONZALEZ = "González et al. 2008; GeoLife fortnights"
-_SONG = "Song et al. 2010 (Nature Physics); GeoLife fortnights"
-_ORDER = "Song et al. 2010 (Science); GeoLife fortnights"
-_CENSUS = "US census commutes 2.2 / 9.7 / 28.7 km"
-_RELEASED = "infectious presence released with the paper"
-_DIARIES = "national time-use diaries"
-_DENSITY = "people per region of the paper's data"
-
-
-# name, low, high, unit, source
-_AREA = (
-    ("radius_of_gyration_q10", 0.3, 3.0, "km", _GONZALEZ),
-    ("radius_of_gyration_median", 2.5, 8.0, "km", _GONZALEZ),
-    ("radius_of_gyration_q90", 7.0, 30.0, "km", _GONZALEZ),
-    ("distinct_1d", 2.0, 3.6, "regions", _SONG),
-    ("distinct_7d", 7.5, 14.0, "regions", _SONG),
-    ("distinct_14d", 12.0, 24.0, "regions", _SONG),
-    ("distinct_exponent", 0.6, 0.85, "", _SONG),
-    ("zipf_exponent", 1.3, 2.5, "", _SONG),
-    ("jump_exponent", 1.3, 1.9, "", _GONZALEZ),
-    ("stay_exponent", 1.2, 2.4, "", _SONG),
-    ("stay_away_mean", 2.5, 6.0, "hours", _SONG),
-    ("entropy", 1.4, 2.6, "bits", _ORDER),
-    ("predictability", 0.8, 0.93, "", _ORDER),
-    ("commute_q10", 1.0, 4.0, "km", _CENSUS),
-    ("commute_median", 6.0, 14.0, "km", _CENSUS),
-    ("commute_q90", 18.0, 40.0, "km", _CENSUS),
-    ("copresence", 0.08, 0.25, "", _DENSITY),
-    ("share_alone", 0.01, 0.12, "", _DENSITY),
-    ("occupancy_gini", 0.45, 0.85, "", _RELEASED),
-    ("occupancy_top_1pct", 0.06, 0.35, "", _RELEASED),
-    ("at_home_night", 0.8, 0.98, "", _DIARIES),
-    ("at_home_midday", 0.25, 0.6, "", _DIARIES),
-)
-
-_POI = {
-    "radius_of_gyration_q10": (0.2, 3.0),
-    "radius_of_gyration_median": (1.0, 6.0),
-    "radius_of_gyration_q90": (3.0, 15.0),
-    "commute_q10": (0.3, 4.0),
-    "commute_median": (2.0, 10.0),
-    "commute_q90": (6.0, 25.0),
-    "copresence": (0.2, 0.6),
-    "share_alone": (0.05, 0.45),
-    "occupancy_gini": (0.7, 0.95),
-    "occupancy_top_1pct": (0.15, 0.6),
-}
-
+_RANGES = Path(__file__).with_name("statistics.csv")
+"""Ranges of realistic cities by kind of regions, with their sources."""
 _LEAST_OBSERVED = 0.8
-_NEEDS_OBSERVATION = (
-    "distinct_1d", "distinct_7d", "distinct_14d", "distinct_exponent", "stay_exponent",
-    "stay_away_mean", "predictability",
-)  # fmt: skip
-"""Statistics biased by gaps; not compared if less than 80 % was observed."""
+"""Share of slots below which statistics that need observation are not compared."""
 
 
 @dataclass(frozen=True)
@@ -172,16 +123,15 @@ def home_regions(traces: Traces) -> RegionIds:
 
 
 def _compare(traces: Traces, values: dict[str, float]) -> Iterator[Statistic]:
-    observed = traces.observed_share
-    for name, low, high, unit, source in _AREA:
-        value = values[name]
-        if traces.regions.kind == "poi":
-            low, high = _POI.get(name, (low, high))
+    observed, kind = traces.observed_share, traces.regions.kind
+    for row in pl.read_csv(_RANGES).fill_null("").iter_rows(named=True):
+        value, source = values[row["name"]], row["source"]
+        low, high = row[f"{kind}_low"], row[f"{kind}_high"]
         holds = None if math.isnan(value) else low <= value <= high
-        if observed < _LEAST_OBSERVED and name in _NEEDS_OBSERVATION:
+        if observed < _LEAST_OBSERVED and row["needs_observation"]:
             holds = None
             source = f"not compared, only {observed:.0%} of slots observed; {source}"
-        yield Statistic(name, value, low, high, holds, unit, source)
+        yield Statistic(row["name"], value, low, high, holds, row["unit"], source)
 
 
 @dataclass(frozen=True, eq=False)
