@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from epifalcon.types import Floats
@@ -21,7 +20,8 @@ from epifalcon.types import Floats
 LOG_LOSS_CLIP = 1e-7
 """Distance from 0 and 1 to which probabilities are clipped in the log loss."""
 
-_TOLERANCE = 1e-15
+_MAX_STEPS = 100
+_TOLERANCE = 1e-12
 
 
 def log_losses(
@@ -53,7 +53,7 @@ def fit_logistic(
     offset_sd: float = math.inf,
     least_slope: float = -math.inf,
 ) -> LogisticCurve:
-    """Fit the maximum a posteriori curve.
+    """Fit the maximum a posteriori curve by Newton's method.
 
     Args:
         x: (people,); best conditioned with mean 0 and variance 1.
@@ -70,20 +70,30 @@ def fit_logistic(
     mean = np.array([slope_mean, 0.0])
     precision = np.array([slope_sd, offset_sd]) ** -2.0
 
-    def loss(at: Floats) -> tuple[float, Floats]:
-        line, away = at @ design, at - mean
-        fit = (np.logaddexp(0, line) - y * line).sum()
-        gradient = design @ (expit(line) - y) + precision * away
-        return float(fit + (precision * away**2).sum() / 2), gradient
+    def loss(at: Floats) -> float:
+        line = at @ design
+        prior = (precision * (at - mean) ** 2).sum() / 2
+        return float(prior + (np.logaddexp(0, line) - y * line).sum())
 
     free = math.isinf(offset_sd)
-    offset = float(logit(np.clip(y.mean(), 1e-9, 1 - 1e-9))) if free else 0.0
-    found = minimize(
-        loss,
-        [max(slope_mean, least_slope), offset],
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(least_slope, math.inf), (-math.inf, math.inf)],
-        options={"ftol": _TOLERANCE, "gtol": _TOLERANCE},
-    ).x
-    return LogisticCurve(float(found[0]), float(found[1]))
+    start = float(logit(np.clip(y.mean(), 1e-9, 1 - 1e-9))) if free else 0.0
+    at = np.array([max(slope_mean, least_slope), start])
+    lowest = loss(at)
+    for _ in range(_MAX_STEPS):
+        probability = expit(at @ design)
+        gradient = design @ (probability - y) + precision * (at - mean)
+        # The ridge makes the matrix invertible.
+        ridge = np.diag(precision + 1e-12)
+        curvature = (design * (probability * (1 - probability))) @ design.T + ridge
+        step = np.linalg.solve(curvature, gradient)
+        before, fraction = at, 1.0
+        while fraction > _TOLERANCE:
+            candidate = before - fraction * step
+            candidate[0] = max(candidate[0], least_slope)
+            if (current := loss(candidate)) <= lowest:
+                at, lowest = candidate, current
+                break
+            fraction /= 2
+        if np.abs(at - before).max() <= _TOLERANCE * (1 + np.abs(at).max()):
+            break
+    return LogisticCurve(float(at[0]), float(at[1]))
