@@ -12,7 +12,7 @@ what the adversary sees.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
 from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, one_of
 from epifalcon.errors import SettingsError
@@ -32,8 +32,19 @@ RELATIONS_FOR_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
 _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
+class _Record(Checked):
+    """Base of the parts of a receipt: checked, with Python's own numbers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # NumPy scalars, or 1 for 1.0, would change the ledger's hash of equal records.
+        for name, kind in get_type_hints(type(self)).items():
+            if kind in (int, float):
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Releases(Checked):
+class Releases(_Record):
     """Number of vectors per round that one visit, one day and one person can change.
 
     For one upload per (region, window): 1, slots per day, and all slots. For a
@@ -47,7 +58,6 @@ class Releases(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _as_python(self, int, "visit", "day", "person")
         if not self.visit <= self.day <= self.person:
             raise SettingsError(
                 f"releases visit={self.visit}, day={self.day}, person={self.person} "
@@ -61,7 +71,7 @@ class Releases(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(Checked):
+class Terms(_Record):
     """Channel, number of vectors, round, relation and adversary of a release."""
 
     channel: str
@@ -73,7 +83,6 @@ class Terms(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         _named(channel=self.channel)
-        _as_python(self, int, "round")
         hides_who_sends = self.relation not in RELATIONS_FOR_EACH_UPLOAD
         if hides_who_sends and self.adversary == "each-upload":
             raise SettingsError(
@@ -83,7 +92,7 @@ class Terms(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRelease(Checked):
+class GaussianRelease(_Record):
     """Release of vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
 
     ``sigma`` is the noise on what the adversary sees: on each upload, or on the sum.
@@ -94,10 +103,6 @@ class GaussianRelease(Checked):
     terms: Terms
     clip: Positive
     sigma: NonNegative
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _as_python(self, float, "clip", "sigma")
 
     @property
     def sensitivity(self) -> float:
@@ -121,7 +126,7 @@ class GaussianRelease(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoTraceRelease(Checked):
+class PseudoTraceRelease(_Record):
     """Release of places in clear text, each true one among ``copies`` pseudo places.
 
     This makes guessing harder but bounds no epsilon: pseudo traces depend on the true
@@ -130,10 +135,6 @@ class PseudoTraceRelease(Checked):
 
     terms: Terms
     copies: CountOrZero
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _as_python(self, int, "copies")
 
     @property
     def what(self) -> str:
@@ -166,12 +167,6 @@ def _named(**texts: str) -> None:
     for name, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise SettingsError(f"{name}={text!r} must be a non-empty text")
-
-
-def _as_python(record: object, kind: type[int] | type[float], *names: str) -> None:
-    # NumPy scalars, or 1 for 1.0, would change the ledger's hash of equal records.
-    for name in names:
-        object.__setattr__(record, name, kind(getattr(record, name)))
 
 
 ONE_VECTOR = Releases(visit=1, day=1, person=1)

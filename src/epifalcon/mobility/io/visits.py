@@ -62,7 +62,6 @@ _MERGE_ROWS = 4_000_000
 _CHUNK_CELLS = 4_000_000
 _LARGEST_ID = 2**53
 _MAGIC = b"\x93NUMPY"
-_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 STRICT = ReadSettings(strict=True)
 _HOURS = 24
 _COLUMNS = {
@@ -423,7 +422,7 @@ def _region_rule(
 
 def _day(slot: int, clock: Clock) -> str:
     """Return the ISO date of a slot counted from 1970."""
-    return date.fromordinal(slot // clock.slots_per_day + _EPOCH_ORDINAL).isoformat()
+    return str(np.datetime64(int(slot) // clock.slots_per_day, "D"))
 
 
 def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
