@@ -39,7 +39,7 @@ def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
         crowd = traces.occupancy(slot)
         observed += int(crowd.sum())
         # 1/N summed over the people of a region and slot is 1.
-        lost += np.count_nonzero(crowd if contact == "I/N" else crowd == 1)
+        lost += int(np.count_nonzero(crowd if contact == "I/N" else crowd == 1))
     if observed == 0:
         raise DataError("nobody was observed in any slot, so there are no contacts")
     return 1 - lost / observed
