@@ -85,24 +85,12 @@ def slot_hazard(dose: float, linear: bool) -> float:
     return min(dose, CERTAIN)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class EmpiricalR0:
-    """Expected secondary cases of random index people, and their mean."""
+    """Mean number of expected secondary cases of random index people."""
 
-    secondary_cases: Floats
-    """Expected secondary cases of each index person, (index people,)."""
-
-    @property
-    def mean(self) -> float:
-        """Mean number of secondary cases."""
-        return float(self.secondary_cases.mean())
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of ``mean`` over the index people."""
-        cases = self.secondary_cases
-        spread = cases.std(ddof=1) if len(cases) > 1 else 0
-        return float(spread / np.sqrt(len(cases)))
+    mean: float
+    standard_error: float
 
 
 def empirical_r0(
@@ -145,7 +133,8 @@ def empirical_r0(
             settings.contact == "I/S",
             factor,
         )
-    return EmpiricalR0(cases)
+    spread = cases.std(ddof=1) if index_people > 1 else 0.0
+    return EmpiricalR0(float(cases.mean()), float(spread / np.sqrt(index_people)))
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:

@@ -91,10 +91,8 @@ class LocationTable:
 
 def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
     """Find the position of each text among ``names``; null if absent."""
-    table = pl.DataFrame({"name": names}).with_row_index("at")
-    wanted = pl.DataFrame({"name": text})
-    found = wanted.join(table, on="name", how="left", maintain_order="left")
-    return found["at"].cast(pl.Int64)
+    number = pl.Series(range(len(names)), dtype=pl.Int64)
+    return text.replace_strict(names, number, default=None, return_dtype=pl.Int64)
 
 
 def read_places(settings: ImportSettings) -> LocationTable | None:
