@@ -16,14 +16,14 @@ from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import named_rule
-from epifalcon.mobility.mobility_model import mobility_model
+from epifalcon.mobility.mobility_model import MobilityModel, mobility_model
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_generators import epidemic_domains, generate
 from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
-from tests.oracles.pseudo_loop import walk_person
+from tests.oracles.pseudo_loop import next_shares
 from tests.oracles.recurrence_attack import recurrence_error
 
 _LOOP_PEOPLE = 20
@@ -50,7 +50,7 @@ def run() -> dict[str, object]:
     domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
     begin = time.perf_counter()
     for trace in traces.by_person[:_LOOP_PEOPLE]:
-        walk_person(trace, model, domains, settings.pseudo_copies, rng)
+        _walk_person(trace, model, domains, settings.pseudo_copies, rng)
     peer = (time.perf_counter() - begin) * traces.people / _LOOP_PEOPLE
     return {
         "name": "pseudo-traces",
@@ -98,3 +98,29 @@ def _best(work: Callable[[], object], times: int) -> float:
         work()
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
+
+
+def _walk_person(
+    trace: np.ndarray,
+    model: MobilityModel,
+    domain: np.ndarray,
+    copies: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """The walk of each copy through the domains of ``trace``: (copies, slots)."""
+    made = np.full((copies, trace.size), -1, dtype=np.int32)
+    for copy in range(copies):
+        last = -1
+        for slot, here in enumerate(trace):
+            if here < 0:
+                continue
+            free = domain == domain[here]
+            free[here] = False
+            for earlier in made[:copy, slot]:
+                if earlier >= 0:
+                    free[earlier] = False
+            if free.any():
+                shares = next_shares(model, slot, last, free)
+                last = int(rng.choice(shares.size, p=shares))
+                made[copy, slot] = last
+    return made

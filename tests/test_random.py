@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -10,7 +11,30 @@ from scipy import stats
 from epifalcon._random import fill_normals, normal, start, uniform
 from epifalcon.errors import SettingsError
 from epifalcon.streams import Streams
-from tests.oracles.city_loop import Stream
+
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+
+
+def mix(word):
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
+    return word ^ (word >> 31)
+
+
+class Plain:
+    """Splitmix64 with Python's integers."""
+
+    def __init__(self, seed, person):
+        self.state = mix(seed ^ mix(((person + 1) * GAMMA) & MASK))
+
+    def uniform(self):
+        self.state = (self.state + GAMMA) & MASK
+        return (mix(self.state) >> 11) * 2.0**-53
+
+    def normal(self):
+        radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
+        return radius * math.cos(2.0 * math.pi * self.uniform())
 
 
 def stream(seed, person):
@@ -21,7 +45,7 @@ def stream(seed, person):
 
 def test_equals_the_plain_generator_bit_by_bit():
     for seed, person in ((0, 0), (2**63 - 1, 7), (12345, 999_999)):
-        state, plain = stream(seed, person), Stream(seed, person)
+        state, plain = stream(seed, person), Plain(seed, person)
         pairs = [(uniform(state), plain.uniform()) for _ in range(50)]
         assert all(mine == theirs for mine, theirs in pairs)
         assert [normal(state) for _ in range(50)] == [plain.normal() for _ in range(50)]

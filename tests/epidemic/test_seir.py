@@ -1,5 +1,4 @@
 import dataclasses
-import random
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import HOMOGENEOUS, SellkeDraws, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
 from tests.epidemic.worlds import FAST, mixing_city, pathogens, rules, traces_of
 from tests.oracles.cities import cities
-from tests.oracles.seir_loop import loop_with_coins, loop_with_draws, world_of
+from tests.oracles.seir_loop import loop_with_draws, world_of
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True)
 FIELDS = (
@@ -72,52 +70,6 @@ def test_equals_the_loop_in_a_larger_city(contact, weight, uneven):
     draws, outbreak = run(traces, FAST, rule, 3)
     assert outbreak.infected_share > 0.1
     require_equal(traces, draws, outbreak)
-
-
-DISTRIBUTIONS = {
-    "seir": OutbreakSettings(seed_people=(0, 1, 2)),
-    "sir, linear": OutbreakSettings(
-        model="sir", chance="linear", kappa=1.0, seed_people=(0, 1)
-    ),
-    "I/S, weighted, exposed seeds": OutbreakSettings(
-        contact="I/S",
-        kappa=0.7,
-        asymptomatic_weight=0.3,
-        symptomatic_share=0.6,
-        onset_rate=1.5,
-        seed_state="exposed",
-        seed_people=(0, 1, 2, 3),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_agrees_in_distribution_with_coins(name):
-    """Curves of all events slot by slot, and the final size, over many runs."""
-    traces, rule = mixing_city(), DISTRIBUTIONS[name]
-    pathogen = Pathogen(name="some", beta=2.0, alpha=1.5, mu=0.5)
-    stream = rng(11)
-    ours = [simulate(traces, pathogen, rule, stream) for _ in range(2000)]
-    coins = random.Random(7)
-    world = world_of(traces, ours[0])
-    loops = [loop_with_coins(world, coins) for _ in range(300)]
-    for event in ("infection_slot", "infectious_slot", "onset_slot", "recovery_slot"):
-        mine = np.array([curve(getattr(each, event), traces) for each in ours])
-        plain = np.array([curve(getattr(each, event), traces) for each in loops])
-        error = np.sqrt(mine.var(axis=0) / len(mine) + plain.var(axis=0) / len(plain))
-        gap = np.abs(mine.mean(axis=0) - plain.mean(axis=0))
-        assert (gap <= 4 * error + 1e-9).all(), event
-    sizes = [
-        [np.count_nonzero(np.array(each.infection_slot) >= 0) for each in runs]
-        for runs in (ours, loops)
-    ]
-    assert 6 < np.mean(sizes[0]) < 36
-    assert stats.ks_2samp(*sizes).pvalue > 1e-3
-
-
-def curve(when, traces: Traces):
-    when = np.asarray(when)
-    return np.bincount(when[when >= 0], minlength=traces.slots).cumsum()
 
 
 def test_sources_are_chosen_in_proportion_to_weight():

@@ -14,20 +14,12 @@ from epifalcon.mobility.mobility_model import (
     tally_mobility,
 )
 from epifalcon.mobility.regions import Regions
-from epifalcon.mobility.traces import Traces
+from tests.epidemic.worlds import traces_of
 from tests.oracles import markov_loop
 from tests.oracles.cities import cities, random_traces
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
 CLOCK = Clock(slot_hours=4, days=5)
-
-
-def line(ids: list[list[int]], regions: int, slot_hours: float = 12) -> Traces:
-    """Traces given person by person; regions 1 km apart on a line."""
-    by_slot = np.ascontiguousarray(np.array(ids, dtype=np.int32).T)
-    centre = np.column_stack([np.arange(regions), np.zeros(regions)]).astype(float)
-    days = len(by_slot) * slot_hours / 24
-    return Traces(by_slot, Clock(slot_hours, int(days)), Regions("area", centre))
 
 
 @CASES
@@ -90,11 +82,11 @@ def test_a_normalised_row_is_a_distribution_or_empty():
         row = markov_loop.transition(model, slot, 2, np.arange(8), normalised=True)
         assert row.sum() == pytest.approx(1, abs=1e-14)
         assert np.exp(model.log_visits[slot]).sum() == pytest.approx(1, abs=1e-12)
-    bare = mobility_model(line([[0, 1, 0, 1]], regions=3), epsilon=0)
+    bare = mobility_model(traces_of([[0], [1], [0], [1]], 3, 12), epsilon=0)
     move = markov_loop.transition(bare, 0, 2, np.arange(3), normalised=True)
     assert move.tolist() == [0, 0, 0]
     assert bare.log_visits[0].tolist() == [0, -np.inf, -np.inf]
-    never = mobility_model(line([[-1, -1]], regions=2), epsilon=0.5)
+    never = mobility_model(traces_of([[-1], [-1]], 2, 12), epsilon=0.5)
     assert never.joint.nnz == 0
     assert markov_loop.transition(never, 0, 0, np.arange(2)).tolist() == [0.5, 0.5]
 
@@ -112,9 +104,6 @@ def test_distance_weights_equal_the_dense_matrix(degrees):
         got = [distance_weight(point_km, degrees, here, there) for there in range(40)]
         expected = np.where(apart > 1, apart, 1.0) ** -2
         np.testing.assert_allclose(got, expected, rtol=1e-9)
-
-
-CASES = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 @CASES

@@ -1,8 +1,8 @@
 """The synthetic city, people one by one in plain Python.
 
 The same life as `epifalcon.mobility.synthetic.schedule`, written to be read: lists,
-objects, no compiled code. It draws from the same streams of the same numbers,
-so a city made by it must be the same region by region.
+objects. It draws from the same streams of the same numbers, so a city made by it
+must be the same region by region. Streams and destinations have tests of their own.
 """
 
 import bisect
@@ -11,79 +11,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from epifalcon._random import normal, start, uniform
 from epifalcon.mobility.synthetic.city import lay_out, make_world
+from epifalcon.mobility.synthetic.gravity import distance, draw
 
 DAY = 1440
-MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def mix(word):
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
-    return word ^ (word >> 31)
+PURPOSES = {"work": 0, "visit": 1, "excursion": 2}
 
 
 class Stream:
+    """The stream of one person, which `test_random` compares with a plain generator."""
+
     def __init__(self, seed, person):
-        self.state = mix(seed ^ mix(((person + 1) * GOLDEN) & MASK))
+        self.state = np.zeros(1, np.uint64)
+        start(self.state, np.uint64(seed), person)
 
     def uniform(self):
-        self.state = (self.state + GOLDEN) & MASK
-        return (mix(self.state) >> 11) * 2.0**-53
+        return uniform(self.state)
 
     def normal(self):
-        radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
-        return radius * math.cos(2.0 * math.pi * self.uniform())
-
-
-class Goals:
-    """Where to go; the tables of `destinations` as plain lists."""
-
-    def __init__(self, to, purpose):
-        self.place, self.near = to.place.tolist(), to.near.tolist()
-        self.near_sum = to.near_sum[purpose].tolist()
-        self.radius, self.cell = to.radius.tolist(), to.cell.tolist()
-        self.reach, self.box = to.reach[purpose].tolist(), to.box.tolist()
-        self.kernel = to.kernels[purpose]
-        spans = zip(to.starts[:-1].tolist(), to.starts[1:].tolist(), strict=True)
-        self.cells = [
-            (to.members[a:b].tolist(), to.cumulative[purpose, a:b].tolist())
-            for a, b in spans
-        ]
-
-    def distance(self, here, there):
-        (x, y), (u, v) = self.place[here], self.place[there]
-        return math.sqrt((x - u) * (x - u) + (y - v) * (y - v))
-
-    def decay(self, km):
-        near = self.kernel.exponent * math.log1p(km / self.kernel.scale)
-        return near + km / self.kernel.cutoff
-
-    def bound(self, row, cell):
-        a, b = self.box[row], self.box[cell]
-        east = max(0.0, b[0] - a[1], a[0] - b[1])
-        north = max(0.0, b[2] - a[3], a[2] - b[3])
-        gap = math.sqrt(east * east + north * north)
-        return self.decay(max(gap, a[4]))
-
-    def draw(self, here, stream):
-        row = self.cell[here]
-        near_sum, reach = self.near_sum[here], self.reach[row]
-        total = near_sum[-1] + reach[-1]
-        while total > 0.0:
-            target = stream.uniform() * total
-            if target < near_sum[-1]:
-                return self.near[here][first_above(near_sum, target)]
-            cell = first_above(reach, target - near_sum[-1])
-            members, running = self.cells[cell]
-            target = stream.uniform() * running[-1]
-            region = members[first_above(running, target)]
-            far = self.distance(here, region)
-            selected = math.exp(self.bound(row, cell) - self.decay(far))
-            if stream.uniform() < selected and far >= self.radius[here]:
-                return region
-        return here
+        return normal(self.state)
 
 
 def first_above(running, target):
@@ -93,7 +40,6 @@ def first_above(running, target):
 @dataclass
 class Person:
     world: object
-    goals: dict
     stream: Stream
     known: dict = field(default_factory=dict)
     stays: list = field(default_factory=list)
@@ -103,7 +49,7 @@ class Person:
 
     def __post_init__(self):
         habits, draw = self.world.behaviour, self.stream
-        homes = self.goals["home"]
+        homes = self.world.home.tolist()
         self.home = first_above(homes, draw.uniform() * homes[-1])
         sigma = habits.outing_sigma
         self.activity = math.exp(sigma * draw.normal() - 0.5 * sigma**2)
@@ -115,10 +61,15 @@ class Person:
         travels = draw.uniform() < habits.traveller_share
         self.excursion = habits.excursion_share if travels else 0.0
         commutes = draw.uniform() < habits.commuter_share
-        self.work = self.goals["work"].draw(self.home, draw) if commutes else None
+        self.work = self.go("work", self.home) if commutes else None
         self.remember(self.home)
         if commutes:
             self.remember(self.work)
+
+    def go(self, purpose, here):
+        """Draw a destination."""
+        to = self.world.destinations
+        return draw(to, PURPOSES[purpose], here, self.stream.state)
 
     def remember(self, place):
         self.known[place] = self.known.get(place, 0) + 1
@@ -181,7 +132,7 @@ class Person:
         self.until(self.home, leave)
         if leave >= DAY:
             return
-        place = self.goals["excursion"].draw(self.home, draw)
+        place = self.go("excursion", self.home)
         self.remember(place)
         back = leave + int(240.0 + 360.0 * draw.uniform())
         if draw.uniform() < self.world.behaviour.overnight_share:
@@ -202,7 +153,7 @@ class Person:
         patience = -math.log(1.0 - self.stream.uniform()) / self.activity
         clock += 10
         while clock < DAY:
-            rate = self.goals["rate"][off][clock // 60]
+            rate = self.world.rate[int(off), clock // 60]
             hour_end = (clock // 60 + 1) * 60
             if rate * (hour_end - clock) > patience:
                 return clock + int(patience / rate)
@@ -236,11 +187,11 @@ class Person:
         if draw.uniform() >= new:
             place = self.choose_known(here)
         if place is None:
-            place = self.goals["visit"].draw(here, draw)
+            place = self.go("visit", here)
             for _ in range(8):
                 if place not in self.known:
                     break
-                place = self.goals["visit"].draw(here, draw)
+                place = self.go("visit", here)
         self.remember(place)
         return place
 
@@ -251,7 +202,7 @@ class Person:
         for place, visits in self.known.items():
             if place in (here, self.home, self.work):
                 continue
-            far = self.goals["visit"].distance(here, place) / scale
+            far = distance(self.world.destinations, here, place) / scale
             total += visits / ((1.0 + far) * (1.0 + far))
             places.append(place)
             running.append(total)
@@ -272,19 +223,15 @@ class Person:
 
 
 def prepare(settings, rng):
-    """What all people share, with its tables as plain lists."""
+    """What all people share."""
     seed = int(rng.integers(2**63))
-    world = make_world(lay_out(settings, rng), settings)
-    names = ("work", "visit", "excursion")
-    goals = {name: Goals(world.destinations, index) for index, name in enumerate(names)}
-    goals["home"], goals["rate"] = world.home.tolist(), world.rate.tolist()
-    return seed, world, goals
+    return seed, make_world(lay_out(settings, rng), settings)
 
 
 def live(prepared, number, settings):
     """One person's region in every slot, fully observed."""
-    seed, world, goals = prepared
-    person = Person(world, goals, Stream(seed, number))
+    seed, world = prepared
+    person = Person(world, Stream(seed, number))
     slots = []
     for day in range(settings.days):
         person.live_day(day)

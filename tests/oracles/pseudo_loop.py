@@ -25,29 +25,3 @@ def next_shares(
     everywhere = np.arange(free.size)
     row = np.where(free, transition(model, slot - 1, last, everywhere), 0.0)
     return row / row.sum() if row.sum() > 0 else place_shares(visits, free)
-
-
-def walk_person(
-    trace: np.ndarray,
-    model: MobilityModel,
-    domain: np.ndarray,
-    copies: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """The walk of each copy through the domains of ``trace``: (copies, slots)."""
-    made = np.full((copies, trace.size), -1, dtype=np.int32)
-    for copy in range(copies):
-        last = -1
-        for slot, here in enumerate(trace):
-            if here < 0:
-                continue
-            free = domain == domain[here]
-            free[here] = False
-            for earlier in made[:copy, slot]:
-                if earlier >= 0:
-                    free[earlier] = False
-            if free.any():
-                shares = next_shares(model, slot, last, free)
-                last = int(rng.choice(shares.size, p=shares))
-                made[copy, slot] = last
-    return made

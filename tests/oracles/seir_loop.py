@@ -1,12 +1,9 @@
 """The outbreak as a plain loop over slots and people: slow, and easy to check.
 
-``loop_with_draws`` follows given draws and must equal the simulator person by
-person. ``loop_with_coins`` tosses a coin for every person, slot and event, and
-must agree with it in distribution.
+``loop_with_draws`` follows given draws and must equal the simulator person by person.
 """
 
 import math
-import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -156,90 +153,6 @@ def pick_source(
         if left < 0:
             break
     return source
-
-
-def loop_with_coins(world: World, rng: random.Random) -> Story:
-    """States S, E, A, I, R; a coin for each person, slot and possible event."""
-    settings = world.settings
-    people = len(world.by_slot[0])
-    story = Story(people)
-    state = ["S"] * people
-    symptomatic = [rng.random() < settings.symptomatic_share for _ in range(people)]
-    for person in world.seeds:
-        story.infection_slot[person] = 0
-        state[person] = "E"
-        if settings.seed_state == "infectious":
-            state[person] = "A"
-            story.infectious_slot[person] = 0
-    for slot, here in enumerate(world.by_slot):
-        if slot > 0:
-            for person in range(people):
-                toss_clocks(world, story, (state, person, symptomatic), slot, rng)
-        fresh = [
-            person
-            for person, region in enumerate(here)
-            if region >= 0
-            and state[person] == "S"
-            and rng.random() < infection_chance(world, state, here, region)
-        ]
-        for person in fresh:
-            state[person] = "E"
-            story.infection_slot[person] = slot
-            story.source_region[person] = here[person]
-    return story
-
-
-def toss_clocks(
-    world: World,
-    story: Story,
-    who: tuple[list[str], int, list[bool]],
-    slot: int,
-    rng: random.Random,
-) -> None:
-    state, person, symptomatic = who
-    pathogen, settings = world.pathogen, world.settings
-
-    def happens(rate: float) -> bool:
-        return rng.random() < chance_of(world, rate)
-
-    if state[person] == "E":
-        if settings.model == "sir" or happens(pathogen.alpha):
-            state[person] = "A"
-            story.infectious_slot[person] = slot
-    elif state[person] in "AI":
-        if happens(pathogen.mu):
-            state[person] = "R"
-            story.recovery_slot[person] = slot
-        elif (
-            state[person] == "A"
-            and symptomatic[person]
-            and happens(settings.onset_rate)
-        ):
-            state[person] = "I"
-            story.onset_slot[person] = slot
-
-
-def chance_of(world: World, rate: float) -> float:
-    dose = rate * world.slot_days
-    if world.settings.chance == "exponential":
-        return 1 - math.exp(-dose)
-    return min(dose, 1)
-
-
-def infection_chance(
-    world: World, state: list[str], here: list[int], region: int
-) -> float:
-    settings = world.settings
-    present = [other for other, there in enumerate(here) if there == region]
-    counts_as = {"I": 1.0, "A": settings.asymptomatic_weight}
-    weight = sum(
-        counts_as.get(state[other], 0.0) * world.infectiousness[other]
-        for other in present
-    )
-    healthy = [other for other in present if state[other] == "S"]
-    below = len(present) if settings.contact == "I/N" else len(healthy)
-    rate = world.kappa * world.pathogen.beta * weight / below
-    return chance_of(world, rate * world.factor[region])
 
 
 def world_of(traces: Traces, outbreak: Outbreak) -> World:

@@ -102,16 +102,6 @@ def test_the_papers_formula_as_published():
     assert paper_epsilon(0.0, 1e-5, 0.1, 20) == math.inf
 
 
-def test_dp_accounting_agrees():
-    pytest.importorskip("dp_accounting")
-    exact = epsilon_of(gaussian_mu(0.1, 0.2, 500))
-    assert exact == pytest.approx(114.81, abs=0.005)
-    assert reference_epsilon(2.0, 500) == pytest.approx(exact, rel=1e-3)
-    rdp = reference_epsilon(2.0, 500, method="rdp")
-    assert rdp == pytest.approx(119.47, abs=0.01)
-    assert exact <= rdp
-
-
 def test_a_missing_extra_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(SettingsError, match=r"epifalcon\[audit\]"):
@@ -150,6 +140,7 @@ def test_sigma_for_an_epsilon_is_the_smallest(epsilon, unit, rounds, slots):
 
 
 def test_dp_accounting_says_the_same():
+    pytest.importorskip("dp_accounting")
     uploads = Uploads(rounds=3, layers=1, slots=4)
     found = uploads.checked(0.4, "person")
     exact = uploads.cost(0.4).person

@@ -60,18 +60,6 @@ def test_keyed_noise_is_numpys_philox(seed, turn, width, people):
     assert keyed_normals(key, rows, width) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.randoms(use_true_random=False), st.integers(1, 7))
-def test_any_split_into_cohorts_gives_the_same_bits(chance, parts):
-    rows, key = some_rows(), NoiseKey(5, terms())
-    whole = keyed_normals(key, rows, 9)
-    order = list(range(len(rows.person)))
-    chance.shuffle(order)
-    for part in np.array_split(np.array(order), parts):
-        cohort = NoiseRows(rows.person[part], rows.place[part])
-        assert np.array_equal(keyed_normals(key, cohort, 9), whole[part])
-
-
 def test_keyed_noise_has_the_right_size_and_shape():
     rows = NoiseRows(np.repeat(np.arange(500), 20), np.tile(np.arange(20), 500))
     noise = keyed_normals(NoiseKey(11, terms()), rows, 33)

@@ -57,13 +57,6 @@ def test_claims_are_valid_distinct_and_observed(method, traces, epsilon, copies)
 
 
 @every_method
-def test_a_city_of_one_region_has_no_pseudo_place(method):
-    traces = random_traces(1, 5, 1, Clock(slot_hours=8, days=2))
-    made = make(method, world_of(traces))
-    assert (made.pseudo == -1).all()
-
-
-@every_method
 def test_more_copies_begin_with_the_fewer_ones_and_the_seed_decides(method):
     world, result = town(), []
     chosen = settings_for(method, 4)

@@ -34,12 +34,15 @@ def mean_share_of_others(traces: Traces, contact: ContactTerm = "I/N") -> float:
     The mean over observed (person, slot) pairs of 1 - 1/N for ``I/N``; for ``I/S``,
     where a case causes its whole hazard if others are present, the share of such pairs.
     """
-    observed, occupied, alone = _presence(traces.by_slot, len(traces.regions))
+    observed = lost = 0
+    for slot in range(traces.slots):
+        crowd = traces.occupancy(slot)
+        observed += int(crowd.sum())
+        # 1/N summed over the people of a region and slot is 1.
+        lost += int(np.count_nonzero(crowd if contact == "I/N" else crowd == 1))
     if observed == 0:
         raise DataError("nobody was observed in any slot, so there are no contacts")
-    # 1/N summed over the people of a region and slot is 1.
-    lost = occupied if contact == "I/N" else alone
-    return 1 - float(lost / observed)
+    return 1 - lost / observed
 
 
 def hazard_r0(
@@ -72,24 +75,6 @@ def kappa_by_share(share: float, pathogen: Pathogen, rule: OutbreakSettings) -> 
 
 
 @njit()
-def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
-    """Count observed people, occupied regions and people alone, summed over slots."""
-    crowd = np.empty(regions, np.int64)
-    observed = occupied = alone = 0
-    for slot in range(by_slot.shape[0]):
-        crowd[:] = 0
-        here = by_slot[slot]
-        for person in range(here.size):
-            if here[person] >= 0:
-                crowd[here[person]] += 1
-        for region in range(regions):
-            observed += crowd[region]
-            occupied += crowd[region] > 0
-            alone += crowd[region] == 1
-    return observed, occupied, alone
-
-
-@njit()
 def slot_hazard(dose: float, linear: bool) -> float:
     """Compute the hazard of a slot from ``dose`` = kappa beta dt W / N.
 
@@ -100,24 +85,12 @@ def slot_hazard(dose: float, linear: bool) -> float:
     return min(dose, CERTAIN)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class EmpiricalR0:
-    """Expected secondary cases of random index people, and their mean."""
+    """Mean number of expected secondary cases of random index people."""
 
-    secondary_cases: Floats
-    """Expected secondary cases of each index person, (index people,)."""
-
-    @property
-    def mean(self) -> float:
-        """Mean number of secondary cases."""
-        return float(self.secondary_cases.mean())
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of ``mean`` over the index people."""
-        cases = self.secondary_cases
-        spread = cases.std(ddof=1) if len(cases) > 1 else 0
-        return float(spread / np.sqrt(len(cases)))
+    mean: float
+    standard_error: float
 
 
 def empirical_r0(
@@ -160,7 +133,8 @@ def empirical_r0(
             settings.contact == "I/S",
             factor,
         )
-    return EmpiricalR0(cases)
+    spread = cases.std(ddof=1) if index_people > 1 else 0.0
+    return EmpiricalR0(float(cases.mean()), float(spread / np.sqrt(index_people)))
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:

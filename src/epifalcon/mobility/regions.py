@@ -77,10 +77,8 @@ class Regions:
 
     def pack(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the record for storage, by name."""
-        arrays: dict[str, NDArray[Any]] = {"centre_km": self.centre_km}
-        for name in _OPTIONAL:
-            if getattr(self, name) is not None:
-                arrays[name] = getattr(self, name)
+        values = {name: getattr(self, name) for name in ("centre_km", *_OPTIONAL)}
+        arrays = {name: array for name, array in values.items() if array is not None}
         if self.names is not None:
             arrays |= pack_strings("region_names", self.names)
         return arrays

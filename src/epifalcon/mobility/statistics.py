@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.spatial import cKDTree
+from scipy.special import entr
 
 from epifalcon._numba import njit
 from epifalcon.mobility.clock import Clock
@@ -295,15 +296,13 @@ def fano(bits: float, places: int) -> float:
     """Compute Fano's bound p, which solves bits = H(p) + (1 - p) log2(places - 1)."""
     if places < 2 or bits <= 0.0:
         return 1.0
-    low, high = 1.0 / places, 1.0
-    for _ in range(60):
-        p = 0.5 * (low + high)
-        unsure = -p * math.log2(p) - (1.0 - p) * math.log2(1.0 - p) if p < 1 else 0.0
-        if unsure + (1.0 - p) * math.log2(max(1.0, places - 1.0)) > bits:
-            low = p
-        else:
-            high = p
-    return 0.5 * (low + high)
+
+    def excess(p: float) -> float:
+        unsure = float(entr([p, 1 - p]).sum()) / math.log(2)
+        return unsure + (1 - p) * math.log2(places - 1) - bits
+
+    low = 1 / places
+    return low if excess(low) <= 0 else float(brentq(excess, low, 1.0, xtol=1e-15))
 
 
 def _measure_moves(

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
@@ -43,6 +43,16 @@ PAPER_DELTA = 0.001
 _MOST_FOR_PLD = 500.0
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
+
+
+def _check_delta(**values: float) -> None:
+    positive(**values)
+    for name, value in values.items():
+        if value >= 1:
+            raise SettingsError(f"{name}={value} must be less than 1")
+
+
+Delta = Annotated[float, _check_delta]
 
 
 def gaussian_mu(sensitivity: float, sigma: float, releases: int = 1) -> float:
@@ -77,7 +87,7 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 def epsilon_of(mu: float, delta: float = DELTA) -> float:
     """Return the smallest epsilon of Gaussian releases of total ``mu`` at ``delta``."""
     _check_mu(mu)
-    _check_delta(delta)
+    _check_delta(delta=delta)
     if math.isinf(mu):
         return math.inf
     if mu == 0 or _log_delta(-mu / 2, mu) <= math.log(delta):
@@ -94,7 +104,7 @@ def epsilon_of(mu: float, delta: float = DELTA) -> float:
 def mu_for(epsilon: float, delta: float = DELTA) -> float:
     """Return the largest total mu that satisfies (``epsilon``, ``delta``)."""
     non_negative(epsilon=epsilon)
-    _check_delta(delta)
+    _check_delta(delta=delta)
     if epsilon == 0:
         return 2 * math.sqrt(2) * float(erfinv(delta))
     quantile = -float(ndtri(delta))
@@ -128,7 +138,7 @@ def paper_sigma(epsilon: float, delta: float, clip: float, rounds: int) -> float
     only, so it does not hold for a whole run: see ``epsilon_of``.
     """
     positive(epsilon=epsilon, clip=clip)
-    _check_delta(delta)
+    _check_delta(delta=delta)
     whole(1, rounds=rounds)
     return rounds * clip * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
@@ -195,14 +205,9 @@ class Uploads(checks.Checked):
     slots: checks.Count = 168
     """Number of slots of a person's whole trace."""
     slots_per_day: checks.Count = 12
-    delta: float = DELTA
-    paper_delta: float = PAPER_DELTA
+    delta: Delta = DELTA
+    paper_delta: Delta = PAPER_DELTA
     relation: Relation = "zero-out"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_delta(self.delta)
-        _check_delta(self.paper_delta, "paper_delta")
 
     @property
     def sensitivity(self) -> float:
@@ -280,12 +285,6 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     if function(low) == 0:
         return low
     return float(brentq(function, low, high, xtol=1e-300, rtol=1e-14, maxiter=500))
-
-
-def _check_delta(delta: float, name: str = "delta") -> None:
-    positive(**{name: delta})
-    if delta >= 1:
-        raise SettingsError(f"{name}={delta} must be less than 1")
 
 
 def _check_mu(mu: float) -> None:

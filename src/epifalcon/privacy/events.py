@@ -12,9 +12,9 @@ what the adversary sees.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
-from epifalcon.checks import non_negative, one_of, positive, whole
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, one_of
 from epifalcon.errors import SettingsError
 
 Unit = Literal["visit", "day", "person"]
@@ -32,8 +32,19 @@ RELATIONS_FOR_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
 _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
+class _Record(Checked):
+    """Base of the parts of a receipt: checked, with Python's own numbers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # NumPy scalars, or 1 for 1.0, would change the ledger's hash of equal records.
+        for name, kind in get_type_hints(type(self)).items():
+            if kind in (int, float):
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Releases:
+class Releases(_Record):
     """Number of vectors per round that one visit, one day and one person can change.
 
     For one upload per (region, window): 1, slots per day, and all slots. For a
@@ -41,13 +52,12 @@ class Releases:
     over people, because the guarantee must hold for everybody.
     """
 
-    visit: int
-    day: int
-    person: int
+    visit: Count
+    day: Count
+    person: Count
 
     def __post_init__(self) -> None:
-        whole(1, visit=self.visit, day=self.day, person=self.person)
-        _as_python(self, int, "visit", "day", "person")
+        super().__post_init__()
         if not self.visit <= self.day <= self.person:
             raise SettingsError(
                 f"releases visit={self.visit}, day={self.day}, person={self.person} "
@@ -61,21 +71,18 @@ class Releases:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class Terms(_Record):
     """Channel, number of vectors, round, relation and adversary of a release."""
 
     channel: str
     releases: Releases
-    round: int = 0
+    round: CountOrZero = 0
     relation: Relation = "zero-out"
     adversary: Adversary = "each-upload"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _named(channel=self.channel)
-        whole(0, round=self.round)
-        _as_python(self, int, "round")
-        one_of(get_args(Relation), relation=self.relation)
-        one_of(get_args(Adversary), adversary=self.adversary)
         hides_who_sends = self.relation not in RELATIONS_FOR_EACH_UPLOAD
         if hides_who_sends and self.adversary == "each-upload":
             raise SettingsError(
@@ -85,7 +92,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRelease:
+class GaussianRelease(_Record):
     """Release of vectors of L2 norm at most ``clip``, each with noise N(0, sigma^2 I).
 
     ``sigma`` is the noise on what the adversary sees: on each upload, or on the sum.
@@ -94,13 +101,8 @@ class GaussianRelease:
     """
 
     terms: Terms
-    clip: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        non_negative(sigma=self.sigma)
-        _as_python(self, float, "clip", "sigma")
+    clip: Positive
+    sigma: NonNegative
 
     @property
     def sensitivity(self) -> float:
@@ -124,7 +126,7 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoTraceRelease:
+class PseudoTraceRelease(_Record):
     """Release of places in clear text, each true one among ``copies`` pseudo places.
 
     This makes guessing harder but bounds no epsilon: pseudo traces depend on the true
@@ -132,11 +134,7 @@ class PseudoTraceRelease:
     """
 
     terms: Terms
-    copies: int
-
-    def __post_init__(self) -> None:
-        whole(0, copies=self.copies)
-        _as_python(self, int, "copies")
+    copies: CountOrZero
 
     @property
     def what(self) -> str:
@@ -169,12 +167,6 @@ def _named(**texts: str) -> None:
     for name, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise SettingsError(f"{name}={text!r} must be a non-empty text")
-
-
-def _as_python(record: object, kind: type[int] | type[float], *names: str) -> None:
-    # NumPy scalars, or 1 for 1.0, would change the ledger's hash of equal records.
-    for name in names:
-        object.__setattr__(record, name, kind(getattr(record, name)))
 
 
 ONE_VECTOR = Releases(visit=1, day=1, person=1)

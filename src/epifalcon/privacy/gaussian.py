@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon._numba import njit
-from epifalcon.checks import non_negative, positive, same_length, whole
+from epifalcon.checks import (
+    Checked,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    non_negative,
+    same_length,
+)
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.events import GaussianRelease, Terms
 
@@ -35,22 +42,18 @@ _TURN = 2 * math.pi
 
 
 @dataclass(frozen=True)
-class GaussianMechanism:
+class GaussianMechanism(Checked):
     """Clip and noise of one channel (C_l, sigma_l and C_f, sigma_f in the paper)."""
 
-    clip: float
+    clip: Positive
     """Maximum L2 norm of a value before noise."""
-    sigma: float
+    sigma: NonNegative
     clips_rows: bool = True
     """False if ``clip`` does not bound the released rows: the authors' program clips
     only the change of a row per round."""
     one_value: bool = False
     """True if all coordinates of an upload share one noise value, as in the authors'
     program."""
-
-    def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        non_negative(sigma=self.sigma)
 
     def receipt(self, terms: Terms) -> GaussianRelease:
         """Return the receipt of a release, with sigma 0 if the noise gives no bound."""
@@ -91,18 +94,15 @@ class NoiseRows:
 
 
 @dataclass(frozen=True)
-class NoiseKey:
+class NoiseKey(Checked):
     """Seed and terms of a release, which together determine its noise.
 
     Channel and round come from the terms of the receipt, so noise is reused only if
     the ledger records the same (round, channel) twice.
     """
 
-    seed: int
+    seed: CountOrZero
     terms: Terms
-
-    def __post_init__(self) -> None:
-        whole(0, seed=self.seed)
 
     def words(self) -> NDArray[np.uint64]:
         """Return the 128-bit Philox key."""

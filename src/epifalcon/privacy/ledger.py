@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from epifalcon import store
-from epifalcon.checks import non_negative
+from epifalcon.checks import Checked, NonNegative
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
@@ -27,7 +27,7 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
-from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
+from epifalcon.privacy.accounting import DELTA, Delta, epsilon_of, mu_for
 from epifalcon.privacy.events import (
     UNITS,
     GaussianRelease,
@@ -57,31 +57,24 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(Checked):
     """Maximum epsilon for one visit, one day and one person; None for no limit.
 
     Releases without protection have no epsilon; they are listed, or refused with
     ``refuse_unprotected``.
     """
 
-    visit: float | None = None
-    day: float | None = None
-    person: float | None = None
-    delta: float = DELTA
+    visit: NonNegative | None = None
+    day: NonNegative | None = None
+    person: NonNegative | None = None
+    delta: Delta = DELTA
     refuse_unprotected: bool = False
 
     def __post_init__(self) -> None:
-        for unit in UNITS:
-            if (limit := self.limit(unit)) is not None:
-                non_negative(**{unit: limit})
-                object.__setattr__(self, unit, float(limit))
-        mu_for(1.0, self.delta)
-        object.__setattr__(self, "delta", float(self.delta))
-
-    def limit(self, unit: Unit) -> float | None:
-        """Return the maximum epsilon for ``unit``."""
-        limit: float | None = getattr(self, unit)
-        return limit
+        super().__post_init__()
+        for name in (*UNITS, "delta"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +181,7 @@ class Ledger:
         self._limits = {
             unit: mu_for(limit, self.budget.delta) ** 2
             for unit in UNITS
-            if (limit := self.budget.limit(unit)) is not None
+            if (limit := getattr(self.budget, unit)) is not None
         }
         self._lines = [_first_line(as_plain(self.budget))]
         self._heads = [_sha256(self._lines[0])]
@@ -357,19 +350,20 @@ class Ledger:
         for unit, limit in self._limits.items():
             wanted = self._sums[unit] + sum(_squared_mu(one, unit) for one in releases)
             if wanted > limit * (1 + _ROUNDING):
-                raise BudgetExceededError(self._refusal(unit, wanted, releases))
-
-    def _refusal(self, unit: Unit, wanted: float, releases: Sequence[Release]) -> str:
-        delta = self.budget.delta
-        named = ", ".join(
-            f"{one.terms.channel!r} in round {one.terms.round}" for one in releases
-        )
-        return (
-            f"{named} would bring epsilon of one {unit} from "
-            f"{epsilon_of(math.sqrt(self._sums[unit]), delta):.4g} to "
-            f"{epsilon_of(math.sqrt(wanted), delta):.4g} at delta {delta:g}; "
-            f"the budget is {self.budget.limit(unit):g}: nothing was released"
-        )
+                delta = self.budget.delta
+                before, after = (
+                    epsilon_of(math.sqrt(one), delta)
+                    for one in (self._sums[unit], wanted)
+                )
+                named = ", ".join(
+                    f"{one.terms.channel!r} in round {one.terms.round}"
+                    for one in releases
+                )
+                raise BudgetExceededError(
+                    f"{named} would bring epsilon of one {unit} from {before:.4g} to "
+                    f"{after:.4g} at delta {delta:g}; the budget is "
+                    f"{getattr(self.budget, unit):g}: nothing was released"
+                )
 
     def _readmit(self, line: str, index: int) -> None:
         """Verify a stored line and add its release to the ledger."""

@@ -263,24 +263,20 @@ def keep_times(
     """
     kind = _require_type(rows, frame, name, "times", times=True)
     value, zoned = _micros(frame[name], unit)
-    made = pl.DataFrame({"value": value, "zoned": zoned})
-    frame = frame.with_columns(made.rename(lambda part: f"{name}_{part}"))
+    frame = frame.with_columns(value=value, zoned=zoned)
     empty = pl.col(name).is_null()
     if kind == pl.String:
         empty |= pl.col(name).str.strip_chars() == ""
-    value_of = pl.col(f"{name}_value")
     # One day of margin on each side, so that no offset leaves the range.
-    outside = ~value_of.is_between(DAY, _END - DAY)
+    outside = ~pl.col("value").is_between(DAY, _END - DAY)
     late = "a time between 1970 and 2100"
     frame = rows.keep(
         frame,
         Rule(f"missing {name}", name, _EXPECTED, empty),
-        Rule(f"{name} is not readable", name, _EXPECTED, value_of.is_null()),
+        Rule(f"{name} is not readable", name, _EXPECTED, pl.col("value").is_null()),
         Rule(f"{name} out of range", name, late, outside),
     )
-    value, zoned = frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"]
-    found = localise(value, zoned, zone)
-    frame = frame.drop(value.name, zoned.name)
+    found = localise(frame["value"].cast(pl.Int64), frame["zoned"], zone)
     return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
 
 

@@ -47,27 +47,25 @@ from epifalcon.types import Floats
 _NOWHERE = pl.col("region").is_null()
 
 
-@dataclass(frozen=True, eq=False)
-class RegionIndex:
-    """Regions in their final order, and the region id of each key."""
-
-    regions: Regions
-    ids: NDArray[np.int64]
-
-
 class RegionRule(ABC):
     """Rule that assigns rows to regions."""
 
     nowhere: Rule | None = None
     """Rule that rejects rows without a region (null key)."""
+    unvisited: int = 0
+    """Number of regions if unvisited ones are wanted too; their keys count from 0."""
 
     @abstractmethod
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         """Return each row's region key, from its place or its coordinates."""
 
+    def in_order(self, visited: pl.Series) -> pl.Series:
+        """Return the keys of all regions of the traces, in the order of their ids."""
+        return pl.Series(range(self.unvisited)) if self.unvisited else visited.sort()
+
     @abstractmethod
-    def number(self, keys: pl.Series) -> RegionIndex:
-        """Create the regions and assign an id to each of the sorted ``keys``."""
+    def regions(self, keys: pl.Series) -> Regions:
+        """Create the regions with these keys, in this order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +91,8 @@ class LocationTable:
 
 def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
     """Find the position of each text among ``names``; null if absent."""
-    table = pl.DataFrame({"name": names}).with_row_index("at")
-    wanted = pl.DataFrame({"name": text})
-    found = wanted.join(table, on="name", how="left", maintain_order="left")
-    return found["at"].cast(pl.Int64)
+    number = pl.Series(range(len(names)), dtype=pl.Int64)
+    return text.replace_strict(names, number, default=None, return_dtype=pl.Int64)
 
 
 def read_places(settings: ImportSettings) -> LocationTable | None:
@@ -135,9 +131,11 @@ class GivenRegions(RegionRule):
     def __init__(
         self, places: LocationTable | None, kind: RegionKind, keep_unvisited: bool
     ) -> None:
-        self._places, self._kind, self._all = places, kind, keep_unvisited
+        self._places, self._kind = places, kind
         self._codes = pl.Categorical(pl.Categories.random())
-        self.nowhere = places.unknown if places else None
+        if places is not None:
+            self.nowhere = places.unknown
+            self.unvisited = len(places.table) if keep_unvisited else 0
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         text = frame["place_text"]
@@ -145,17 +143,18 @@ class GivenRegions(RegionRule):
             return text.cast(self._codes)
         return look_up(text, self._places.table["name"])
 
-    def number(self, keys: pl.Series) -> RegionIndex:
-        ids, names, lonlat = np.arange(len(keys)), keys.cast(pl.String), None
-        if self._places is not None:
-            table = self._places.table
-            if self._all:
-                ids, keys = keys.to_numpy(), pl.Series(range(len(table)))
-            names, lonlat = table["name"].gather(keys), self._places.lonlat[keys]
-        order = natural_order(names)
-        lonlat = None if lonlat is None else lonlat[order]
-        regions = make_regions(self._kind, names.gather(order), lonlat)
-        return RegionIndex(regions, np.argsort(order)[ids])
+    def in_order(self, visited: pl.Series) -> pl.Series:
+        keys = super().in_order(visited)
+        return keys.gather(natural_order(self._names(keys)))
+
+    def regions(self, keys: pl.Series) -> Regions:
+        lonlat = None if self._places is None else self._places.lonlat[keys]
+        return make_regions(self._kind, self._names(keys), lonlat)
+
+    def _names(self, keys: pl.Series) -> pl.Series:
+        if self._places is None:
+            return keys.cast(pl.String)
+        return self._places.table["name"].gather(keys)
 
 
 class GridRegions(RegionRule):
@@ -178,7 +177,7 @@ class GridRegions(RegionRule):
         column = np.floor((lon + 180) / 360 * cells).astype(np.int64) % cells
         return pl.Series(row << 32 | column)
 
-    def number(self, keys: pl.Series) -> RegionIndex:
+    def regions(self, keys: pl.Series) -> Regions:
         row, column = keys.to_numpy() >> 32, keys.to_numpy() & (2**32 - 1)
         width = 360 / self._cells(row)
         west, south = column * width - 180, row / self._rows * 180 - 90
@@ -190,8 +189,7 @@ class GridRegions(RegionRule):
             axis=1,
         )
         names = pl.Series([f"{r}/{c}" for r, c in zip(row, column, strict=True)])
-        regions = make_regions("area", names, corners.mean(axis=1), list(corners))
-        return RegionIndex(regions, np.arange(len(keys)))
+        return make_regions("area", names, corners.mean(axis=1), list(corners))
 
     def _cells(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
         middle = np.radians((row + 0.5) / self._rows * 180 - 90)
@@ -204,15 +202,15 @@ class H3Regions(RegionRule):
 
     def __init__(self, resolution: int) -> None:
         self._resolution = resolution
-        self._h3 = _geo_module("h3ronpy.vector", "regions='h3'")
-        self._shapely = _geo_module("shapely", "regions='h3'")
+        self._h3 = extra_module("h3ronpy.vector", "geo", "regions='h3'")
+        self._shapely = extra_module("shapely", "geo", "regions='h3'")
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         lat, lon = frame["lat_value"], frame["lon_value"]
         cells = self._h3.coordinates_to_cells(lat, lon, self._resolution)
         return pl.Series(cells).cast(pl.Int64)
 
-    def number(self, keys: pl.Series) -> RegionIndex:
+    def regions(self, keys: pl.Series) -> Regions:
         cells = keys.cast(pl.UInt64)
         points = pl.DataFrame(self._h3.cells_to_coordinates(cells))
         binary = pl.Series(self._h3.cells_to_wkb_polygons(cells)).to_list()
@@ -220,19 +218,21 @@ class H3Regions(RegionRule):
         outlines = [np.array(shape.exterior.coords)[:-1] for shape in shapes]
         names = pl.Series([f"{cell:x}" for cell in keys])
         lonlat = points.select("lng", "lat").to_numpy()
-        regions = make_regions("area", names, lonlat, outlines)
-        return RegionIndex(regions, np.arange(len(keys)))
+        return make_regions("area", names, lonlat, outlines)
 
 
 class PolygonRegions(RegionRule):
     """Areas of a GeoJSON file; where they overlap, the first in the file is used."""
 
     def __init__(self, path: Path, name_from: str | None, keep_unvisited: bool) -> None:
-        self._shapely = _geo_module("shapely", "regions='polygons'")
+        self._shapely = extra_module("shapely", "geo", "regions='polygons'")
         areas = _read_areas(path, name_from, self._shapely)
-        self._names, self._shapes = list(areas), np.array(list(areas.values()))
+        self._names, self._shapes = (
+            pl.Series(list(areas)),
+            np.array(list(areas.values())),
+        )
         self._tree = self._shapely.STRtree(self._shapes)
-        self._all = keep_unvisited
+        self.unvisited = len(areas) if keep_unvisited else 0
         expected = f"a point within an area of {path}"
         self.nowhere = _point_rule("outside every polygon", expected)
 
@@ -244,14 +244,11 @@ class PolygonRegions(RegionRule):
         np.minimum.at(first, point, area)
         return pl.Series(first).replace(nowhere, None)
 
-    def number(self, keys: pl.Series) -> RegionIndex:
-        shown = np.arange(len(self._shapes)) if self._all else keys.to_numpy()
-        shapes = self._shapes[shown]
+    def regions(self, keys: pl.Series) -> Regions:
+        shapes = self._shapes[keys]
         centre = self._shapely.get_coordinates(self._shapely.point_on_surface(shapes))
         outlines = [_outline(shape) for shape in shapes]
-        names = pl.Series([self._names[at] for at in shown])
-        regions = make_regions("area", names, centre, outlines)
-        return RegionIndex(regions, np.searchsorted(shown, keys.to_numpy()))
+        return make_regions("area", self._names.gather(keys), centre, outlines)
 
 
 class TowerRegions(RegionRule):
@@ -261,12 +258,11 @@ class TowerRegions(RegionRule):
     """
 
     def __init__(self, towers: LocationTable, max_km: float, unvisited: bool) -> None:
-        _, first = np.unique(towers.lonlat, axis=0, return_index=True)
-        at = np.sort(first)
-        self._names, self._lonlat = towers.table["name"].gather(at), towers.lonlat[at]
+        table = towers.table.unique(["lon", "lat"], keep="first", maintain_order=True)
+        self._names, self._lonlat = table["name"], table.select("lon", "lat").to_numpy()
         self._tree = cKDTree(unit_vectors(self._lonlat))
         self._max_km = max_km or np.inf
-        self._all = unvisited
+        self.unvisited = len(table) if unvisited else 0
         expected = f"a point within {max_km:g} km of a tower"
         self.nowhere = _point_rule("too far from every tower", expected)
 
@@ -276,10 +272,8 @@ class TowerRegions(RegionRule):
         found = pl.Series(nearest.astype(np.int64))
         return found.set(pl.Series(km > self._max_km), None)
 
-    def number(self, keys: pl.Series) -> RegionIndex:
-        at = np.arange(len(self._names)) if self._all else keys.to_numpy()
-        regions = make_regions("area", self._names.gather(at), self._lonlat[at])
-        return RegionIndex(regions, np.searchsorted(at, keys.to_numpy()))
+    def regions(self, keys: pl.Series) -> Regions:
+        return make_regions("area", self._names.gather(keys), self._lonlat[keys])
 
 
 def make_regions(
@@ -310,10 +304,6 @@ def _point_rule(reason: str, expected: str) -> Rule:
 
 def _points(frame: pl.DataFrame) -> Floats:
     return frame.select("lon_value", "lat_value").to_numpy()
-
-
-def _geo_module(module: str, purpose: str) -> Any:  # noqa: ANN401
-    return extra_module(module, "geo", purpose)
 
 
 def _outline(shape: Any) -> Floats:  # noqa: ANN401

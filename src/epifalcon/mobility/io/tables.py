@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 import polars as pl
@@ -64,17 +64,7 @@ class RowBatch:
     """Size of the file in bytes or rows; ``done`` is the part read so far."""
 
 
-class InputTable(Protocol):
-    """Interface of a file with named columns."""
-
-    path: Path
-    names: tuple[str, ...]
-
-    def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
-        """Yield batches of the columns ``{internal name: name in the file}``."""
-
-
-def open_table(path: Path, delimiter: str = "auto") -> InputTable:
+def open_table(path: Path, delimiter: str = "auto") -> "InputTable":
     """Open the table in ``path``; the file extension determines the format."""
     with readable(path):
         if not path.exists():
@@ -86,7 +76,7 @@ def open_table(path: Path, delimiter: str = "auto") -> InputTable:
             raise DataError(f"{path}: is empty")
         name = path.name.lower()
         if name.endswith(_PARQUET_ENDINGS):
-            return _ParquetTable(path)
+            return ParquetTable(path)
         if name.endswith(_CSV_ENDINGS):
             return CsvTable(path, delimiter)
     endings = ", ".join(_CSV_ENDINGS + _PARQUET_ENDINGS)
@@ -135,7 +125,10 @@ class CsvTable:
         self.names = tuple(names)
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
-        """Yield the columns as text; blank lines are skipped."""
+        """Yield the columns ``{internal name: name in the file}`` as text.
+
+        Blank lines are skipped.
+        """
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
         total = self.path.stat().st_size
         with (
@@ -242,7 +235,9 @@ def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO:
     return raw
 
 
-class _ParquetTable:
+class ParquetTable:
+    """A Parquet file, verified before it is read."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._total = count_rows(path)
@@ -250,6 +245,7 @@ class _ParquetTable:
         self.names = tuple(self._lazy.collect_schema().names())
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
+        """Yield the columns ``{internal name: name in the file}``."""
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
         chosen = [pl.nth(index).alias(ours) for ours, index in at.items()]
         done = 0
@@ -261,6 +257,9 @@ class _ParquetTable:
                 done += len(frame)
                 yield RowBatch(frame.with_columns(row=row), done, self._total)
 
+
+InputTable = CsvTable | ParquetTable
+"""A file with named columns."""
 
 _PROBE = """
 import sys

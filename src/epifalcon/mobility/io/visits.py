@@ -62,7 +62,6 @@ _MERGE_ROWS = 4_000_000
 _CHUNK_CELLS = 4_000_000
 _LARGEST_ID = 2**53
 _MAGIC = b"\x93NUMPY"
-_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 STRICT = ReadSettings(strict=True)
 _HOURS = 24
 _COLUMNS = {
@@ -135,15 +134,15 @@ def import_visits(
     clock = _clock(path, settings, seen["slot"])
     seen, names = _number_people(seen)
     _require_room(path, len(names), clock)
-    keys = seen["region"].unique().sort()
-    numbered = reading.regions.number(keys)
-    ids = keys.to_frame("region").with_columns(id=numbered.ids)
+    keys = reading.regions.in_order(seen["region"].unique())
+    regions = reading.regions.regions(keys)
+    ids = keys.to_frame("region").with_row_index("id")
     seen = seen.join(ids, on="region").select(
         "person", "weight", "first", region="id", slot=pl.col("slot") - clock.epoch_slot
     )
     by_slot = dominant(seen, clock.slots, len(names))
     fill_gaps(by_slot, _gap_slots(settings))
-    traces = Traces(by_slot, clock, numbered.regions, names)
+    traces = Traces(by_slot, clock, regions, names)
     listed = places.rows if places else None
     return Imported(traces, rows, listed, wanted, reading.twice, reading.never)
 
@@ -285,38 +284,36 @@ class _Reading:
         start, end = frame["start_utc"].to_numpy(), frame["end_utc"].to_numpy()
         zone, last = self._settings.timezone, int(end.max())
         edges = _slot_edges(int(start.min()), last, zone, self._slot_us)
-        slot = edges["slot"].to_numpy()
-        edge = np.append(edges["utc"].to_numpy(), np.iinfo(np.int64).max)
+        edge = edges["utc"].to_numpy()
         piece = np.searchsorted(edge, start, side="right") - 1
         past = np.maximum(np.searchsorted(edge, end, side="left"), piece + 1)
-        count = past - piece
-        group = np.cumsum(count) // _MAX_PIECES
+        group = np.cumsum(past - piece) // _MAX_PIECES
+        stays = frame.select("person_text", "region", "start_utc", "end_utc")
+        stays = stays.with_row_index("stay").with_columns(group=group)
+        stays = stays.with_columns(piece=piece, past=past)
+        begin, spent = pl.max_horizontal("start_utc", "utc"), pl.col("end_utc")
+        spent = pl.min_horizontal(spent, "until") - begin
         inside = np.zeros(len(frame), dtype=np.bool_)
         parts = []
-        for number in np.unique(group):
-            chosen = np.flatnonzero(group == number)
-            row = np.repeat(chosen, count[chosen])
-            begins = np.cumsum(count[chosen]) - count[chosen]
-            at = np.arange(len(row)) + np.repeat(piece[chosen] - begins, count[chosen])
-            keep = (slot[at] >= low) & (slot[at] <= high)
-            row, at = row[keep], at[keep]
-            inside[row] = True
-            first = np.maximum(start[row], edge[at])
-            spent = np.minimum(end[row], edge[at + 1]) - first
-            part = frame.select("person_text", "region")[row]
-            parts.append(part.with_columns(slot=slot[at], weight=spent, first=first))
-        frame = frame.with_columns(inside=inside)
-        return self._keep_inside(frame, "start", pl.col("inside")), parts
+        for part in stays.partition_by("group", maintain_order=True):
+            cut = part.with_columns(piece=pl.int_ranges("piece", "past"))
+            cut = cut.explode("piece").join(edges, on="piece")
+            cut = cut.filter(pl.col("slot").is_between(low, high))
+            inside[cut["stay"].to_numpy()] = True
+            parts.append(cut.with_columns(weight=spent, first=begin))
+        return self._keep_inside(frame, "start", pl.lit(pl.Series(inside))), parts
 
 
 def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
-    """Return the start in UTC of each wall-clock slot: columns ``utc`` and ``slot``."""
+    """Return the wall-clock slots: number ``piece``, ``slot``, ``utc`` to ``until``."""
     step = gcd(slot_us, 900_000_000)
     utc = np.arange(first // step, last // step + 2) * step
     zoned = pl.Series([True]).new_from_index(0, len(utc))
     slot = localise(pl.Series(utc), zoned, zone)["local"].to_numpy() // slot_us
     begins = np.flatnonzero(np.diff(slot, prepend=slot[0] - 1))
-    return pl.DataFrame({"utc": utc[begins], "slot": slot[begins]})
+    edges = pl.DataFrame({"utc": utc[begins], "slot": slot[begins]})
+    until = pl.col("utc").shift(-1)
+    return edges.with_columns(until=until, piece=pl.int_range(pl.len()))
 
 
 def _number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -425,7 +422,7 @@ def _region_rule(
 
 def _day(slot: int, clock: Clock) -> str:
     """Return the ISO date of a slot counted from 1970."""
-    return date.fromordinal(slot // clock.slots_per_day + _EPOCH_ORDINAL).isoformat()
+    return str(np.datetime64(int(slot) // clock.slots_per_day, "D"))
 
 
 def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
@@ -540,10 +537,8 @@ def read_matrix(
             f"{path}: region {lost[0]} (and {lost.size - 1} more) is not in the "
             f"table of places {settings.places}"
         )
-    order = keys.arg_sort().to_numpy()
-    numbered = given.number(keys.gather(order))
-    final = np.empty(len(ids), dtype=np.int32)
-    final[order] = numbered.ids
+    ordered = given.in_order(keys)
+    final = look_up(keys, ordered).to_numpy().astype(np.int32)
     by_slot = np.empty((clock.slots, np.count_nonzero(accepted)), dtype=np.int32)
     done = 0
     for first, part in _chunks(matrix):
@@ -555,7 +550,7 @@ def read_matrix(
         done += len(local)
     people = tuple(str(row) for row in np.flatnonzero(accepted).tolist())
     fill_gaps(by_slot, _gap_slots(settings))
-    traces = Traces(by_slot, clock, numbered.regions, people)
+    traces = Traces(by_slot, clock, given.regions(ordered), people)
     return Imported(traces, count, places.rows if places else None)
 
 

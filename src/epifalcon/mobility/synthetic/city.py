@@ -42,7 +42,7 @@ from epifalcon.mobility.synthetic.schedule import (
 )
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.types import Floats
+from epifalcon.types import UNKNOWN, Floats, RegionIds
 
 Number = Annotated[int, partial(whole, 1), partial(within, 1, 2**31 - 1)]
 Spread = Annotated[float, partial(within, 0, 5)]
@@ -342,7 +342,7 @@ def build_city(
         # would touch a new cache line for every slot.
         rows, memory = np.empty((last - first, clock.slots), np.int32), Memory.of(days)
         simulate_people(world, coverage, memory, seed, first, clock.slot_minutes, rows)
-        by_slot[:, first:last] = rows.T
+        by_slot[:, first:last] = (_filled(rows) if settings.fill_gaps else rows).T
         return last
 
     with ThreadPoolExecutor(get_num_threads()) as pool:
@@ -373,7 +373,7 @@ def make_coverage(settings: CitySettings) -> Coverage:
     share, sigma = float(settings.observed_share), float(settings.observed_sigma)
     renewal = min(1.0, settings.slot_hours / settings.gap_hours)
     if share in (0.0, 1.0):
-        return Coverage(share == 1.0, -700.0, 0.0, renewal, settings.fill_gaps)
+        return Coverage(share == 1.0, -700.0, 0.0, renewal)
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)
     weights = weights / weights.sum()
 
@@ -382,4 +382,11 @@ def make_coverage(settings: CitySettings) -> Coverage:
 
     reach = 40.0 + 12.0 * sigma
     centre = float(brentq(excess, -reach, reach))
-    return Coverage(False, centre, sigma, renewal, settings.fill_gaps)
+    return Coverage(False, centre, sigma, renewal)
+
+
+def _filled(rows: RegionIds) -> RegionIds:
+    """Replace each -1 in (people, slots) by the last known region, or the first."""
+    known = rows != UNKNOWN
+    last = np.where(known, np.arange(rows.shape[1]), known.argmax(axis=1)[:, None])
+    return np.take_along_axis(rows, np.maximum.accumulate(last, axis=1), axis=1)

@@ -21,7 +21,6 @@ from epifalcon.types import UNKNOWN, Floats, RegionIds
 DAY = cast(int, np.int64(1440))
 _REST = 30
 _SHORTEST = 10
-_NO_REGION = -1
 # The purposes in World.destinations.
 _WORK, _VISIT, _EXCURSION = cast(list[int], np.arange(3))
 _NEW_TRIALS = 8
@@ -68,15 +67,13 @@ class Coverage(NamedTuple):
     """Observation model: which slots are observed, with gaps of several slots.
 
     A person's log odds of being observed are normal(``centre``, ``sigma``);
-    ``renewal`` is the probability per slot that being observed is drawn again; with
-    ``filled``, gaps are replaced by the last observed region.
+    ``renewal`` is the probability per slot that being observed is drawn again.
     """
 
     everything: bool
     centre: float
     sigma: float
     renewal: float
-    filled: bool
 
 
 class Person(NamedTuple):
@@ -140,8 +137,6 @@ def simulate_people(
             _record_day(memory, slot_minutes, row[day * per_day : (day + 1) * per_day])
         if not coverage.everything:
             _cut_gaps(coverage, memory.state, seed, number, row)
-        if coverage.filled:
-            _fill_gaps(row)
 
 
 @inner
@@ -163,7 +158,7 @@ def _sample_person(
     excursion = 0.0
     if uniform(state) < behaviour.traveller_share:
         excursion = behaviour.excursion_share
-    work = _NO_REGION
+    work = UNKNOWN
     if uniform(state) < behaviour.commuter_share:
         work = draw(world.destinations, _WORK, home, state)
     memory.size[_KNOWN] = 0
@@ -171,7 +166,7 @@ def _sample_person(
     memory.size[_CARRY_MINUTES] = 0
     memory.size[_MOVES], memory.size[_CHOICES] = _MOVES_BEFORE, _CHOICES_BEFORE
     _remember(memory, home)
-    if work != _NO_REGION:
+    if work != UNKNOWN:
         _remember(memory, work)
     return Person(home, work, 60.0 * hours, max(180.0, minutes), activity, excursion)
 
@@ -192,7 +187,7 @@ def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> Non
         _excursion(world, memory, person, clock)
         return
     attends = uniform(state) < (0.06 if off else 0.93)
-    if person.work == _NO_REGION or not attends:
+    if person.work == UNKNOWN or not attends:
         _free_time(world, memory, person, clock, DAY, off)
         return
     begin = int(person.work_start + 25.0 * normal(state)) % DAY
@@ -311,7 +306,7 @@ def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
     memory.size[_CHOICES] += 1
     if uniform(state) >= new or known == memory.known.size:
         place = _return(world, memory, person, here)
-        if place != _NO_REGION:
+        if place != UNKNOWN:
             _remember(memory, place)
             return place
     place = draw(world.destinations, _VISIT, here, state)
@@ -351,7 +346,7 @@ def _return(world: World, memory: Memory, person: Person, here: int) -> int:
             if turn == 1 and running > target * total:
                 return int(place)
         total = running
-    return _NO_REGION
+    return UNKNOWN
 
 
 @inner
@@ -435,16 +430,3 @@ def _cut_gaps(
             seen = uniform(state) < share
         if not seen:
             slots[slot] = UNKNOWN
-
-
-@inner
-def _fill_gaps(slots: RegionIds) -> None:
-    """Replace each -1 in ``slots`` by the last known region, or else the first."""
-    last = UNKNOWN
-    for slot in range(slots.size):
-        if slots[slot] != UNKNOWN:
-            if last == UNKNOWN:
-                slots[:slot] = slots[slot]
-            last = slots[slot]
-        else:
-            slots[slot] = last
