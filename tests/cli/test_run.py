@@ -238,11 +238,14 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     assert {stat.S_IMODE(one.stat().st_mode) for one in explained.iterdir()} == {0o600}
     shareable = content(outs[0])
     for words in (
-        ("predict", outs[0]),
-        ("explain", outs[0], person),
-        ("audit", outs[0]),
+        ("predict", outs[0], "--out"),
+        ("explain", outs[0], person, "--out"),
+        ("audit", outs[0], "--out"),
+        ("inspect", outs[0], "--out"),
+        ("outbreak", "--city", outs[0], "--out"),
+        ("run", "--city", outs[0], "--known", outs[0], "--method", "hbp", "--out"),
     ):
-        refused = epifalcon(*words, "--out", outs[0] / "figures" / "it.csv")
+        refused = epifalcon(*words, outs[0] / "figures" / "it.csv")
         refused.require_error(6, "among the shareable files")
     assert content(outs[0]) == shareable
     secret = path.read_text()

@@ -52,8 +52,9 @@ _SELECTED = "channel validation, without noise: results select the round"
 def write(
     inputs: RunInputs, outcomes: Sequence[Outcome], full: RunSummary
 ) -> RunSummary:
-    """Write the shareable files beside the folder of raw data, if they are missing.
+    """Write the shareable files beside the folder of raw data.
 
+    They are left alone if they are complete and no privacy was spent since then.
     Returns ``full`` with the shareable values; its tables of exact values are marked.
     """
     folder = inputs.shareable
@@ -62,10 +63,13 @@ def write(
     chosen = inputs.prepared.experiment.private_methods
     private = [outcome for outcome in outcomes if outcome.method in chosen]
     values = summary(inputs, private)
-    if run_folder.REPORT not in store.read_manifest(folder)["files"]:
+    text = json_text(values, indent=2) + "\n"
+    place = folder / run_folder.SUMMARY
+    complete = run_folder.REPORT in store.read_manifest(folder)["files"]
+    before = place.read_text(encoding="utf-8") if place.is_file() else ""
+    if not complete or before != text:
         with store.writing(folder):
-            text = json_text(values, indent=2) + "\n"
-            store.replace_text(folder / run_folder.SUMMARY, text)
+            store.replace_text(place, text)
             page = _page(inputs, private, values).to_html()
             store.replace_text(folder / run_folder.REPORT, page)
             run_folder.write_shareable_manifest(inputs, folder)
