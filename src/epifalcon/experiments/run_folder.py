@@ -201,6 +201,11 @@ def finished(folder: Path) -> bool:
     manifest = store.read_manifest(data_folder(folder))
     if manifest["kind"] != KIND:
         raise DataError(f"{folder}: holds {manifest['kind']!r}, expected a run")
+    if "finished" not in manifest["meta"]:
+        raise DataError(
+            f"{folder}: holds only the shareable files of a private run; commands need "
+            f"its folder {PRIVATE} too"
+        )
     return bool(manifest["meta"]["finished"])
 
 

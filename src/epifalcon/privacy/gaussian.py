@@ -34,7 +34,7 @@ _SPARE_BITS = np.uint64(11)
 _TO_UNIT = 2.0**-53
 _TURN = 2 * math.pi
 _GRID_BITS = 17
-_LEAST_EXPONENT = -1000
+_LEAST_EXPONENT = -900
 Values = TypeVar("Values", Tensor, NDArray[np.float64])
 
 
