@@ -331,6 +331,12 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
+def as_private_as(source: Path) -> contextlib.AbstractContextManager[None]:
+    """Return ``owner_only`` if only its owner can read the folder ``source``."""
+    is_open = source.stat().st_mode & 0o077
+    return contextlib.nullcontext() if is_open else owner_only()
+
+
 @contextlib.contextmanager
 def writing(*paths: Path) -> Iterator[None]:
     """Convert an ``OSError`` about the output ``paths`` to ``WriteError``."""
@@ -374,6 +380,7 @@ def _own_digest(manifest: Plain) -> str:
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Raise ``WriteError`` if ``new_directory`` may not write to ``path``."""
+    refuse_shareable(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir():
@@ -396,6 +403,22 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
     if (path / PRIVATE / MANIFEST).is_file():
         refuse_occupied(path / PRIVATE, overwrite)
+
+
+def refuse_shareable(path: Path) -> None:
+    """Raise ``WriteError`` if ``path`` is among the shareable files of a private run.
+
+    Outputs of other commands hold raw data, or would be taken for a part of the run.
+    """
+    path = Path(os.path.realpath(path))
+    for folder in path.parents:
+        inner = folder / PRIVATE
+        inside = inner in (path, *path.parents)
+        if not inside and os.path.isfile(inner / MANIFEST):
+            raise WriteError(
+                f"{path}: would be among the shareable files of {folder}, but can hold "
+                "raw data; choose a place outside of that folder"
+            )
 
 
 def occupant(folder: Path, kind: str) -> dict[str, Any] | None:

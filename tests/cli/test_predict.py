@@ -12,6 +12,7 @@ from epifalcon.errors import WriteError
 from epifalcon.experiments.risk_table import Risks
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.mobility.traces import Traces
+from epifalcon.reports import formats
 from epifalcon.store import Origin
 from tests.cli.conftest import TINY
 from tests.cli.runs import run_quietly, strict, with_set, write_own_data
@@ -175,6 +176,11 @@ def test_the_cost_of_a_prediction_is_printed(epifalcon, tmp_path):
     resumed = epifalcon("run", "--resume", "--out", folder, "--json")
     spent = again["privacy"]["epsilon"]["person"]
     assert resumed.json["epsilon"]["person"] == spent
+    # The shareable files state what was spent since they were written.
+    shared = json.loads((folder / "summary.json").read_text())
+    assert shared["epsilon"]["person"] == spent
+    assert formats.epsilon(spent) in (folder / "report.html").read_text()
+    assert epifalcon("inspect", folder, "--quiet").code == 0
 
 
 def test_a_scoring_that_ends_early_says_what_stays_spent(

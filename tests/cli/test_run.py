@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shlex
+import shutil
 import stat
 from pathlib import Path
 
@@ -193,6 +194,10 @@ def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path)
     assert said.json["method"] == "falcon-field"
     settings = Experiment.load(str(tmp_path / "field" / "settings.toml"))
     assert settings.field_privacy.mode == "sums"
+    assert "delta" not in said.err
+    large = ("--mode", "sums", "--set", "field_privacy.delta=0.5")
+    said = epifalcon("run", *words, tmp_path / "large", *large)
+    assert "delta=0.5 is not below 1 /" in said.err
     resumed = epifalcon(
         "run", "--resume", "--mode", "sums", "--json", "--out", tmp_path / "field"
     )
@@ -229,13 +234,21 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     assert {stat.S_IMODE(one.stat().st_mode) for one in explained.iterdir()} == {0o600}
     shareable = content(outs[0])
     for words in (
-        ("predict", outs[0]),
-        ("explain", outs[0], person),
-        ("audit", outs[0]),
+        ("predict", outs[0], "--out"),
+        ("explain", outs[0], person, "--out"),
+        ("audit", outs[0], "--out"),
+        ("inspect", outs[0], "--out"),
+        ("outbreak", "--city", outs[0], "--out"),
+        ("run", "--city", outs[0], "--known", outs[0], "--method", "hbp", "--out"),
     ):
-        refused = epifalcon(*words, "--out", outs[0] / "figures" / "it.csv")
+        refused = epifalcon(*words, outs[0] / "figures" / "it.csv")
         refused.require_error(6, "among the shareable files")
     assert content(outs[0]) == shareable
+    # Whoever has only the shareable files is told why commands refuse them.
+    received = tmp_path / "received"
+    shutil.copytree(outs[0], received, ignore=shutil.ignore_patterns("private"))
+    refused = epifalcon("predict", received, "--out", tmp_path / "r.csv")
+    refused.require_error(3, "only the shareable files of a private run")
     secret = path.read_text()
     forms = secret.encode(), bytes.fromhex(secret), str(int(secret, 16)).encode()
     shared = [

@@ -1,6 +1,7 @@
 """``epifalcon update`` and ``explain`` as an operator meets them."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -67,6 +68,21 @@ def test_each_morning_a_day_comes_in_and_a_list_goes_out(
     assert found["seen"] == 80
     assert "positive" not in {one["known"] for one in found["highest"]}
     assert epifalcon("inspect", state, "--quiet").code == 0
+
+
+def test_others_read_neither_state_nor_risks_of_a_run_that_they_cannot_read(
+    epifalcon, run, tmp_path
+):
+    private, state = tmp_path / "run", tmp_path / "state"
+    shutil.copytree(run.folder, private)
+    private.chmod(0o700)
+    out, page = tmp_path / "risks.csv", tmp_path / "page"
+    visits = day(run, tmp_path / "6.csv", 6, [1])
+    assert epifalcon("update", state, "--from", private, "--quiet").code == 0
+    assert epifalcon("update", state, "--traces", visits, "--out", out).code == 0
+    assert epifalcon("explain", state, 1, "--out", page).code == 0
+    found = [out, state, *state.rglob("*"), page, *page.rglob("*")]
+    assert not [path for path in found if path.stat().st_mode & 0o077]
 
 
 def test_a_full_window_drops_its_oldest_day(epifalcon, run, tmp_path):

@@ -173,3 +173,12 @@ def test_a_wider_clip_than_the_receipts_is_refused():
     nobody = ClippedSum({"a": torch.ones(3)}, torch.zeros(0), 1.0)
     with pytest.raises(DataError, match="one person"):
         private_mean(nobody, GaussianMechanism(1.0, 1.0), terms(), generator)
+
+
+def test_noised_gradients_are_multiples_of_a_step_that_depends_on_sigma_alone():
+    gradients = {"w": torch.randn(50, generator=torch.Generator().manual_seed(2)) / 30}
+    clipped = ClippedSum(gradients, torch.ones(1), 0.5)
+    generator = torch.Generator().manual_seed(3)
+    mechanism = GaussianMechanism(0.5, 1.0)
+    mean = private_mean(clipped, mechanism, terms(), generator)["w"].double()
+    assert torch.equal(mean, (mean * 2**16).round() / 2**16)

@@ -116,3 +116,23 @@ def test_keyed_noise_is_added_at_its_scale_in_the_type_of_the_rows(dtype):
     assert noised.dtype == dtype
     refuse_wrong_scale(noised.double() - 2.0, 0.4)
     assert torch.equal(add_keyed(value, 0.0, rows, key), value)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 5.83])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_last_bits_do_not_show_what_the_noise_covers(dtype, sigma):
+    """Rows of zeros and others end with equally many zeros, also where they are small.
+
+    Without a grid, small sums of a row and its noise have far fewer digits than small
+    noise alone, which shows the true places among pseudo places.
+    """
+    rows, key = some_rows(4000), NoiseKey(3, terms())
+    covered = torch.from_numpy(np.random.default_rng(0).normal(0, sigma / 8, (4000, 9)))
+    for value in (torch.zeros_like(covered), covered):
+        noised = add_keyed(value.to(dtype), sigma, rows, key).double()
+        small = noised[noised.abs() < sigma / 50]
+        steps = small / 2.0 ** (math.floor(math.log2(sigma)) - 16)
+        assert torch.equal(steps, steps.round())
+        odd = float((steps % 2 == 1).double().mean())
+        assert abs(odd - 0.5) < 4.9 * 0.5 / math.sqrt(len(small))
+        assert len(small) > 400

@@ -51,8 +51,6 @@ def audit(
         store.refuse_occupied(out, overwrite)
     with console.progress() as progress:
         finished = FinishedRun.open(run, method)
-        if out is not None:
-            finished.require_apart(out)
         with finished.guarded():
             card = attack(
                 finished, seed=seed, shadow_runs=shadow_runs, progress=progress

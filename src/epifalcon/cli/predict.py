@@ -69,7 +69,7 @@ def predict(
       epifalcon predict runs/demo --method hbp --tested --out risks.parquet
     """
     from epifalcon.experiments.risk_table import require_writable
-    from epifalcon.experiments.run_folder import FinishedRun
+    from epifalcon.experiments.run_folder import FinishedRun, resume_command
     from epifalcon.experiments.simulation import KNOWN, find_folder
 
     del own  # Loaded when the option was parsed.
@@ -87,7 +87,6 @@ def predict(
     with console.progress() as progress:
         progress("run", 0, 1, "reading")
         finished = FinishedRun.open(run, method)
-        finished.require_apart(out)
         progress("run", 1, 1)
         if city is None and traces is None:
             risks, spent = finished.risks(), None
@@ -138,6 +137,11 @@ def predict(
             "The ledger of the run contains this prediction. Together with the "
             f"training, epsilon of one person is {shown} at delta {spent['delta']:g}."
         )
+        if finished.is_private:
+            console.say(
+                "The shareable report states the epsilon before this prediction until "
+                f"you run: {resume_command(run)}"
+            )
     console.say(f"Written to {out}.")
     if finished.is_private:
         console.say(
@@ -252,6 +256,7 @@ def update(
     from epifalcon.belief_propagation.settings import WindowSettings
     from epifalcon.experiments import daily_update
     from epifalcon.experiments.risk_table import require_writable
+    from epifalcon.experiments.run_folder import data_folder
     from epifalcon.locks import lock_folder
 
     if tests is not None and traces is None:
@@ -278,7 +283,10 @@ def update(
         if run is not None or traces is not None:
             source = None if run is None else str(run)
             made_by = {"from": source, "day": found.window.last_day}
-            with store.new_directory(state, overwrite=run is None) as scratch:
+            with (
+                store.as_private_as(state if run is None else data_folder(run)),
+                store.new_directory(state, overwrite=run is None) as scratch,
+            ):
                 found.window.save(scratch, store.Origin.now(made_by, None))
         progress("update", 3, 4, "risks")
         window, risks = found.window, daily_update.risks_of(found.window)
@@ -286,7 +294,8 @@ def update(
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
         remark += f"{state} --out FILE"
-        _write(risks, out, overwrite, keep_formulas, remark)
+        with store.as_private_as(state):
+            _write(risks, out, overwrite, keep_formulas, remark)
     highest = risks.highest(_SHOWN, (None, "negative"))
     ever = float(risks.probability.mean())
     now = None if risks.now is None else float(risks.now.mean())
@@ -356,7 +365,7 @@ def explain(
     console = Console(json=json, quiet=quiet)
     with console.progress() as progress:
         progress("explanation", 0, 2, "reading and inference")
-        found, listed, guard = _explained(run, method, person, with_tests, out)
+        found, listed, guard = _explained(run, method, person, with_tests)
         progress("explanation", 1, 2, "writing")
         if out is not None:
             words = f"{' --with-tests' if with_tests else ''} --out {out}"
@@ -373,7 +382,7 @@ def explain(
 
 
 def _explained(
-    folder: Path, method: str | None, person: str, tests: bool, out: Path | None
+    folder: Path, method: str | None, person: str, tests: bool
 ) -> tuple["Explanation", float, contextlib.AbstractContextManager[None]]:
     """Return the explanation, the risk of the person, and a guard for files of it."""
     from epifalcon import store
@@ -387,14 +396,12 @@ def _explained(
             raise SettingsError(
                 f"{folder}: is a falcon-field state; --method applies only to runs"
             )
-        window = daily_update.load_state(folder)
+        window, guard = daily_update.load_state(folder), store.as_private_as(folder)
         # The risks of a state use own tests, so the explanation does, too.
         found = daily_update.explain_in_window(window, person, tests=True)
         traces, risks = window.traces, daily_update.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)
-        if out is not None:
-            run.require_apart(out)
         found = explanation.explain(run, person, tests=tests)
         traces, risks, guard = run.traces, run.risks(), run.guarded()
     at = explanation.find_person(traces, person)

@@ -150,6 +150,7 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
         raise SettingsError(
             f"{path}: must end in {' or '.join(SUFFIXES)}, which sets the file format"
         )
+    store.refuse_shareable(path)
     if path.is_dir():
         raise WriteError(f"{path}: is a folder, expected a file to write")
     if path.exists() and not overwrite:

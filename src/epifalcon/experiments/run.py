@@ -112,6 +112,14 @@ def run(
                 f"privacy.mode={mode} applies only to falcon: {method} uses traces and "
                 "tests without protection"
             )
+        people = inputs.known.people
+        for name in chosen.private_methods:
+            delta = getattr(chosen, str(entry(name).privacy_table)).delta
+            if delta * people >= 1:
+                warn(
+                    f"{name}: delta={delta:g} is not below 1 / {people:,} people, so "
+                    "the data of somebody may be revealed in full: choose less"
+                )
         for warning in data_warnings(inputs.known, inputs.reported):
             warn(warning)
         options = TrainingOptions(

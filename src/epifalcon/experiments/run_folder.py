@@ -27,13 +27,7 @@ from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import (
-    CorruptFileError,
-    DataError,
-    EpifalconError,
-    SettingsError,
-    WriteError,
-)
+from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import RankingCurve, dep
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.risk_table import OPTIONAL, Risks
@@ -208,6 +202,11 @@ def finished(folder: Path) -> bool:
     manifest = store.read_manifest(data_folder(folder))
     if manifest["kind"] != KIND:
         raise DataError(f"{folder}: holds {manifest['kind']!r}, expected a run")
+    if "finished" not in manifest["meta"]:
+        raise DataError(
+            f"{folder}: holds only the shareable files of a private run; commands need "
+            f"its folder {PRIVATE} too"
+        )
     return bool(manifest["meta"]["finished"])
 
 
@@ -335,14 +334,6 @@ class FinishedRun:
     def is_private(self) -> bool:
         """True if the data must not be shared, unlike the rest of ``folder``."""
         return self.data != self.folder
-
-    def require_apart(self, out: Path) -> None:
-        """Refuse to write raw data among the shareable files of a private run."""
-        if self.is_private and self.folder.resolve() in out.resolve().parents:
-            raise WriteError(
-                f"{out}: would be among the shareable files of {self.folder}, but "
-                "holds raw data; choose a place outside of that folder"
-            )
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Make files of a private run readable only by their owner."""

@@ -53,17 +53,21 @@ _SELECTED = "channel validation, without noise: results select the round"
 def write(
     inputs: RunInputs, folder: Path, outcomes: Sequence[Outcome], full: RunSummary
 ) -> RunSummary:
-    """Write the shareable files of a private run into ``folder``, if they are missing.
+    """Write the shareable files of a private run into ``folder``.
 
+    They are left alone if they are complete and no privacy was spent since then.
     Returns ``full`` with the shareable values; its tables of exact values are marked.
     """
     chosen = inputs.prepared.experiment.private_methods
     private = [outcome for outcome in outcomes if outcome.method in chosen]
     values = summary(inputs, private)
-    if run_folder.REPORT not in store.read_manifest(folder)["files"]:
+    text = json_text(values, indent=2) + "\n"
+    place = folder / run_folder.SUMMARY
+    complete = run_folder.REPORT in store.read_manifest(folder)["files"]
+    before = place.read_text(encoding="utf-8") if place.is_file() else ""
+    if not complete or before != text:
         with store.writing(folder):
-            text = json_text(values, indent=2) + "\n"
-            store.replace_text(folder / run_folder.SUMMARY, text)
+            store.replace_text(place, text)
             page = _page(inputs, folder, private, values).to_html()
             store.replace_text(folder / run_folder.REPORT, page)
             run_folder.write_shareable_manifest(inputs, folder)

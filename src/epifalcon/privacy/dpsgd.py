@@ -20,7 +20,7 @@ from torch import Tensor
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.clipping import clip_factors
 from epifalcon.privacy.events import Terms
-from epifalcon.privacy.gaussian import GaussianMechanism, NormalSource, normals
+from epifalcon.privacy.gaussian import GaussianMechanism, NormalSource, normals, on_grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +97,16 @@ def private_mean(
     scale = mechanism.sigma * math.sqrt(noises)
     value = {}
     for name, total in clipped.gradients.items():
-        noise = scale * normals(total.shape, generator, total.dtype) if scale else 0.0
-        value[name] = (total + noise) / clipped.people
+        noised = total
+        if scale:
+            # A torch generator has a public seed: its draws stay as they are.
+            public = isinstance(generator, torch.Generator)
+            dtype = total.dtype if public else torch.float64
+            noise = normals(total.shape, generator, dtype)
+            noised = on_grid(total.double() + scale * noise.double(), scale).to(
+                total.dtype
+            )
+        value[name] = noised / clipped.people
     return value
 
 

@@ -13,6 +13,7 @@ public seed of a run is for simulation.
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +40,9 @@ _ONE = np.uint64(1)
 _SPARE_BITS = np.uint64(11)
 _TO_UNIT = 2.0**-53
 _TURN = 2 * math.pi
+_GRID_BITS = 17
+_LEAST_EXPONENT = -900
+Values = TypeVar("Values", Tensor, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,18 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
     if sigma == 0:
         return value
     noise = torch.from_numpy(keyed_normals(key, rows, value.shape[1]))
-    return value + (sigma * noise).to(value.dtype)
+    return on_grid(value.double() + sigma * noise, sigma).to(value.dtype)
+
+
+def on_grid(noised: Values, sigma: float) -> Values:
+    """Round values with noise of scale ``sigma`` to a grid of at most sigma / 2^16.
+
+    Otherwise the last bits show what the noise covers (Mironov 2012): a small sum of
+    two larger numbers ends with zeros, small noise on a zero row does not. The sum must
+    be of double precision, which is much finer than the grid.
+    """
+    step = 2.0 ** max(math.frexp(sigma)[1] - _GRID_BITS, _LEAST_EXPONENT)
+    return (noised / step).round() * step
 
 
 def normals(

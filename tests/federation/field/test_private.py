@@ -159,6 +159,12 @@ def test_noise_has_the_scale_of_the_receipt(mode):
     scale = receipt.sigma / receipt.clip * 0.25 * np.sqrt(noises)
     some = scale > 0
     apart = (total - 7.0)[some] / scale[some]
+    # The last bits do not show what was sent.
+    step = 2.0 ** (math.floor(math.log2(receipt.sigma * 0.25)) - 16)
+    np.testing.assert_array_equal(total, np.round(total / step) * step)
+    tests = site._noised_tests(np.array([3.0, 1.0]))
+    step = 2.0 ** (math.floor(math.log2(site.plan.sigma(TESTS))) - 16)
+    np.testing.assert_array_equal(tests, np.round(tests / step) * step)
     assert apart.mean() == pytest.approx(0, abs=4 / math.sqrt(apart.size))
     assert apart.std() == pytest.approx(1, abs=4 / math.sqrt(2 * apart.size))
     assert abs(np.corrcoef(apart[:-1], apart[1:])[0, 1]) < 4 / math.sqrt(apart.size)

@@ -45,7 +45,7 @@ from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.messages import Record
 from epifalcon.federation.preparation import SiteData, drawn_for
 from epifalcon.mobility.clock import Clock
-from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
+from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals, on_grid
 from epifalcon.types import Additive, Floats, Mask, Probabilities, RegionIds
 
 _BELOW_BOUND = 1 - 2.0**-40
@@ -294,7 +294,7 @@ class FieldSite:
         np.add.at(tests[:, 1], self.fold[status == 1], 1)
         if not self.task.private:
             return SiteCounts(self.cohort.crowd(), tests, np.zeros((0, 0)))
-        tests = tests + self._noise_of_tests()
+        tests = self._noised_tests(tests)
         clipping = presence_clipping(self.plan)
         sent = send(self.cohort, clipping)
         if self.task.is_local:
@@ -386,12 +386,12 @@ class FieldSite:
         noise = keyed_normals(NoiseKey(self._noise, receipt.terms), rows, 1)
         noises = sent.senders[:, 1:] if self.task.is_local else np.ones_like(total)
         added = scale * np.sqrt(noises) * noise.reshape(total.shape)
-        return np.pad(total + added, ((0, 0), (1, 0)))
+        return np.pad(on_grid(total + added, scale), ((0, 0), (1, 0)))
 
-    def _noise_of_tests(self) -> Floats:
-        """Draw the noise of the counts of tested and positive people, (2,)."""
+    def _noised_tests(self, tests: Floats) -> Floats:
+        """Return the counts of tested and positive people with noise."""
         receipt = self.plan.receipt(TESTS, 0)
         key = NoiseKey(self._noise, receipt.terms)
         people = self.data.people if self.task.is_local else self.data.people[:1]
         noise = keyed_normals(key, NoiseRows.of_people(people), 2)
-        return np.asarray(receipt.sigma * noise.sum(axis=0))
+        return on_grid(tests + receipt.sigma * noise.sum(axis=0), receipt.sigma)
