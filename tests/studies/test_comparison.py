@@ -3,7 +3,7 @@
 import pytest
 
 from epifalcon.errors import SettingsError
-from epifalcon.studies.comparison import Comparison, compare
+from epifalcon.studies.compare import Comparison, compare
 
 INTERVAL = {"mean": 0.7, "low": 0.6, "high": 0.8}
 NOTHING = dict.fromkeys(INTERVAL)

@@ -12,12 +12,7 @@ from epifalcon.attacks.recurrence import by_sets, combined
 from epifalcon.attacks.upload_recorder import UploadStatistics, UploadStatisticsView
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import privacy_audit
-from epifalcon.studies.privacy_audit import (
-    ClaimedPlaces,
-    evaluate_attack,
-    learn_attacks,
-    rehearse,
-)
+from epifalcon.studies.privacy_audit import ClaimedPlaces, learn_attacks, rehearse
 from tests.attacks import claims
 from tests.attacks.curious import People, gradient, terms_of
 
@@ -45,11 +40,7 @@ def places(method):
 
 def errors(method, **more):
     made, truth = places(method)
-    attack_scores = replace(made, **more).attack_scores()
-    return {
-        one.name: evaluate_attack(one, made.claims, truth, 0).error
-        for one in attack_scores
-    }
+    return {one.name: one.error for one in replace(made, **more).attacks(truth, 0)}
 
 
 @pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
@@ -104,11 +95,8 @@ def test_everything_is_stronger_than_its_parts(method):
     made, truth = places(method)
     alone = errors(method)
     statistics = noted(made, truth, 0.2, 3.0)
-    found = {
-        one.name: evaluate_attack(one, made.claims, truth, 0)
-        for one in made.attack_scores(statistics)
-    }
-    assert found["everything"].error < min(alone.values())
+    found = {one.name: one.error for one in made.attacks(truth, 0, statistics)}
+    assert found["everything"] < min(alone.values())
 
 
 def test_a_rehearsal_samples_the_same_share_of_people():

@@ -59,13 +59,6 @@ from epifalcon.streams import Streams
 from epifalcon.studies.shadow_runs import inferences, ranking
 from epifalcon.types import Counts, Floats, Mask
 
-_UPLOADS = {
-    "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
-    "energy": ("upload energy", "squared norms over all rounds"),
-    "consistency": ("consistency (EM)", "the row repeated at all true places"),
-    "counts": ("counts", "counts at a place, compared with the people claiming it"),
-    "uploads and counts": ("uploads and counts", "consistency and counts together"),
-}
 _CERTAIN = Interval(1.0, 1.0, 1.0)
 _FIELD_PEOPLE = 100
 """Maximum number of people whose messages of Falcon Field are attacked."""
@@ -140,14 +133,7 @@ def attacks_on(
         claimed=statistics.claimed,
     )
     true = true_claims(claims, people_of(run.traces, statistics.people))
-    attack_scores = [
-        AttackScores(name, what, upload_attacks.ATTACKS[name](statistics), title=title)
-        for name, (title, what) in _UPLOADS.items()
-    ]
-    attack_scores += places.attack_scores(statistics)
-    on_places = [
-        evaluate_attack(attack, claims, true, seed) for attack in attack_scores
-    ]
+    on_places = places.attacks(true, seed, statistics)
     return (*on_places, *label_attacks(run, statistics, places.likely()))
 
 
@@ -259,21 +245,6 @@ def _other_promises(ledger: Ledger) -> OtherRelations:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class AttackScores:
-    """The scores that an attack assigns to all claims."""
-
-    name: str
-    what: str
-    """Description of the data that the attack uses."""
-    score: Floats
-    """(claims,); higher means more likely true."""
-    then: Floats | None = None
-    """(claims,) tie-breaker between equal scores."""
-    title: str = ""
-    """Title in tables; the name if empty."""
-
-
 @dataclass(frozen=True)
 class AttackParameters:
     """Attack parameters learnt in simulated cities of the attacker."""
@@ -298,7 +269,7 @@ class ClaimedPlaces:
 
     def likely(self, statistics: UploadStatistics | None = None) -> Floats:
         """Return (claims,) probabilities of being true, by the strongest attack."""
-        hints, slots = None, None
+        slots, hints = None, None
         if self.parameters.by_sets:
             slots = slots_of_set(self.claims)
         if statistics is not None:
@@ -311,35 +282,62 @@ class ClaimedPlaces:
         sets = self.parameters.sets
         return by_sets(self.claims, self.model, sets, hints, self.claimed)
 
-    def attack_scores(
-        self, statistics: UploadStatistics | None = None
-    ) -> list[AttackScores]:
-        """Return all attacks on places; with ``statistics``, also the joint attack."""
+    def attacks(
+        self, true: Mask, seed: int, statistics: UploadStatistics | None = None
+    ) -> list[Attack]:
+        """Evaluate all attacks on places; ``true`` (claims,) marks the true claims.
+
+        With ``statistics``, also those on uploads and the joint attack. ``seed`` is the
+        seed of intervals.
+        """
         claims, model = self.claims, self.model
         visits = log_visits(claims, model)
-        moves = forward_backward(claims, model)
-        often = recurrence(claims).same_hour.astype(float)
-        both = combined(claims, model, self.parameters.passes)
-        at_this_hour = "the place claimed most often at this hour of other days"
-        weighed = "both, weighted by a simulated city of the attacker"
-        equal_sets = "moves, with equal true places in slots with equal claims"
+
+        def attack(
+            name: str,
+            what: str,
+            score: Floats,
+            then: Floats | None = None,
+            title: str = "",
+        ) -> Attack:
+            verdict = localisation_error(name_best(claims, score, then), claims, true)
+            interval = verdict.interval(Streams(seed).numpy(f"audit {name}"))
+            return Attack(
+                name=name,
+                title=title or name,
+                what=what,
+                error=interval.estimate,
+                low=interval.low,
+                high=interval.high,
+                random=verdict.random,
+            )
+
         attacks = [
-            AttackScores("moves", "the population's mobility (the paper's)", moves),
-            AttackScores("recurrence", at_this_hour, often, visits),
-            AttackScores("moves and recurrence", weighed, both),
-            AttackScores("moves by sets", equal_sets, self._by_sets()),
+            attack(name, one.what, one.score(statistics), title=one.title)
+            for name, one in upload_attacks.ATTACKS.items()
+            if statistics is not None
         ]
         if self.claimed is not None:
+            what = "usual visits of a place, compared with the people claiming it"
             usual = np.maximum(visits, _LEAST_LOG)
             score = usual - np.log(np.maximum(self.claimed, 1))
-            what = "usual visits of a place, compared with the people claiming it"
-            attacks.insert(0, AttackScores("claimants", what, score))
+            attacks.append(attack("claimants", what, score))
+        what = "the population's mobility (the paper's)"
+        attacks.append(attack("moves", what, forward_backward(claims, model)))
+        often = recurrence(claims).same_hour.astype(float)
+        what = "the place claimed most often at this hour of other days"
+        attacks.append(attack("recurrence", what, often, visits))
+        what = "both, weighted by a simulated city of the attacker"
+        both = combined(claims, model, self.parameters.passes)
+        attacks.append(attack("moves and recurrence", what, both))
+        what = "moves, with equal true places in slots with equal claims"
+        attacks.append(attack("moves by sets", what, self._by_sets()))
         if statistics is not None:
-            by_sets = self.parameters.by_sets
-            best = "moves by sets" if by_sets else "moves and recurrence"
+            sets = self.parameters.by_sets
+            best = "moves by sets" if sets else "moves and recurrence"
             what, title = f"uploads, counts, {best}", "everything together"
-            score = self.likely(statistics)
-            attacks.append(AttackScores("everything", what, score, title=title))
+            likely = self.likely(statistics)
+            attacks.append(attack("everything", what, likely, title=title))
         return attacks
 
 
@@ -386,21 +384,3 @@ def rehearse(
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
     """Return the traces restricted to ``people``."""
     return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
-
-
-def evaluate_attack(
-    attack_scores: AttackScores, claims: Candidates, true: Mask, seed: int
-) -> Attack:
-    """Evaluate an attack; ``true`` (claims,) marks the true claims."""
-    guess = name_best(claims, attack_scores.score, attack_scores.then)
-    verdict = localisation_error(guess, claims, true)
-    interval = verdict.interval(Streams(seed).numpy(f"audit {attack_scores.name}"))
-    return Attack(
-        name=attack_scores.name,
-        title=attack_scores.title or attack_scores.name,
-        what=attack_scores.what,
-        error=interval.estimate,
-        low=interval.low,
-        high=interval.high,
-        random=verdict.random,
-    )

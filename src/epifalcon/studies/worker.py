@@ -211,10 +211,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)
-    attacks = [
-        privacy_audit.evaluate_attack(one, claims, true, run.seed)
-        for one in places.attack_scores()
-    ]
+    attacks = places.attacks(true, run.seed)
     return {one.name: one.error for one in attacks} | {"random": attacks[0].random}
 
 
