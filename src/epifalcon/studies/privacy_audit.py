@@ -264,8 +264,8 @@ class ClaimedPlaces:
     claims: Candidates
     model: MobilityModel
     parameters: AttackParameters
-    claimed: Counts | None = None
-    """(claims,) number of people who claim the place; None if not counted."""
+    claimed: Counts
+    """(claims,) number of people who claim the place."""
 
     def likely(self, statistics: UploadStatistics | None = None) -> Floats:
         """Return (claims,) probabilities of being true, by the strongest attack."""
@@ -280,7 +280,7 @@ class ClaimedPlaces:
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
         sets = self.parameters.sets
-        return by_sets(self.claims, self.model, sets, hints, self.claimed)
+        return by_sets(self.claims, self.model, sets, self.claimed, hints)
 
     def attacks(
         self, true: Mask, seed: int, statistics: UploadStatistics | None = None
@@ -317,11 +317,10 @@ class ClaimedPlaces:
             for name, one in upload_attacks.ATTACKS.items()
             if statistics is not None
         ]
-        if self.claimed is not None:
-            what = "usual visits of a place, compared with the people claiming it"
-            usual = np.maximum(visits, _LEAST_LOG)
-            score = usual - np.log(np.maximum(self.claimed, 1))
-            attacks.append(attack("claimants", what, score))
+        what = "usual visits of a place, compared with the people claiming it"
+        usual = np.maximum(visits, _LEAST_LOG)
+        score = usual - np.log(np.maximum(self.claimed, 1))
+        attacks.append(attack("claimants", what, score))
         what = "the population's mobility (the paper's)"
         attacks.append(attack("moves", what, forward_backward(claims, model)))
         often = recurrence(claims).same_hour.astype(float)
@@ -351,7 +350,7 @@ def learn_attacks(
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
     claims, model = other.candidates, other.model
     by_moves = combined(claims, model, passes)
-    one_per_set = by_sets(claims, model, sets, claimed=other.claimed)
+    one_per_set = by_sets(claims, model, sets, other.claimed)
     better = other.error(one_per_set) < other.error(by_moves)
     return AttackParameters(passes, sets, better)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from epifalcon import store
 from epifalcon.errors import (
@@ -72,6 +72,7 @@ _CACHED = 5
 _MOST_VISITS = 20_000_000
 """Largest city that is cached, in people times slots: 80 MB."""
 
+R = TypeVar("R", MethodResult, FollowUpResult)
 Results = Mapping[str, Mapping[int, MethodResult | MethodFailure]]
 """Results by method and seed."""
 
@@ -111,8 +112,7 @@ class StudyTask:
     @property
     def result(self) -> MethodResult | FollowUpResult | MethodFailure:
         """Load the stored result or failure."""
-        result = (FollowUpResult if self.then else MethodResult).load(self.place)
-        return result or MethodFailure.load(self.place) or MethodFailure("was not run")
+        return _load(FollowUpResult if self.then else MethodResult, self.place)
 
     def job(self, threads: int) -> Job:
         """Return the job that a worker executes for this task."""
@@ -139,8 +139,7 @@ class StudyRun:
         if cell.then is None:
             return None
         plan = self.study_plan.plans[cell.label]
-        result = StudyTask(plan, seed, method, cell.then).result
-        return None if isinstance(result, MethodResult) else result
+        return _load(FollowUpResult, plan.place(seed, method) / cell.then)
 
     @property
     def cpu_hours(self) -> float:
@@ -219,7 +218,6 @@ def run_comparisons(
     """
     with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
-        failed: dict[Path, MethodFailure] = {}
         for done, plan in enumerate(plans):
             progress("cities", done, len(plans))
             try:
@@ -230,10 +228,10 @@ def run_comparisons(
                 remedy = ""
                 if isinstance(error, CorruptFileError):
                     remedy = f"; delete {plan.folder} to run it again"
-                failed[plan.folder] = MethodFailure(_reason(error) + remedy)
+                scheduler.lose(plan, plan.seeds, _reason(error) + remedy)
         progress("cities", len(plans), len(plans))
         scheduler.run(scheduler.batches(), progress)
-        return [scheduler.results(plan, failed.get(plan.folder)) for plan in plans]
+        return [scheduler.results(plan) for plan in plans]
 
 
 class Simulations:
@@ -341,7 +339,7 @@ class Scheduler:
         self._exclusive: set[str] = set()
         """Jobs that were killed in an earlier attempt; each runs without other jobs."""
         self._lost: dict[tuple[Path, int], MethodFailure] = {}
-        """Failures of city simulations, by folder and seed."""
+        """Failures to prepare the inputs of a run, by folder and seed."""
         self._peak_mb: dict[tuple[int, str], float] = {}
         """Peak memory, by city size and method."""
         self._seconds: dict[tuple[int, str], float] = {}
@@ -367,8 +365,6 @@ class Scheduler:
 
     def add(self, task: StudyTask) -> None:
         """Add the task unless its result, or a failure not to be retried, is stored."""
-        if task.name in self._tasks:
-            raise DataError(f"two comparisons have the label {task.plan.label!r}")
         place, failed = task.place, MethodFailure.load(task.place)
         if task.then:
             done = FollowUpResult.load(place) is not None
@@ -412,7 +408,7 @@ class Scheduler:
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
-                self._lost[plan.folder, seed] = MethodFailure(_reason(error))
+                self.lose(plan, [seed], _reason(error))
                 self._finished |= {task.name for task in tasks}
             else:
                 yield [task.job(threads) for task in tasks]
@@ -455,16 +451,19 @@ class Scheduler:
             self._peak_mb[task.kind] = peak
         self._seconds.setdefault(task.kind, result.seconds)
 
-    def results(self, plan: Plan, failed: MethodFailure | None = None) -> Results:
-        """Return results by method and seed; ``failed``, if given, replaces all."""
+    def lose(self, plan: Plan, seeds: Iterable[int], reason: str) -> None:
+        """Record that the inputs of these runs could not be prepared."""
+        for seed in seeds:
+            self._lost[plan.folder, seed] = MethodFailure(reason)
 
-        def load(seed: int, method: str) -> MethodResult | MethodFailure:
-            place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))
-            result = MethodResult.load(place) or lost or MethodFailure.load(place)
-            return result or MethodFailure("was not run")
-
+    def results(self, plan: Plan) -> Results:
+        """Return results by method and seed."""
         return {
-            method: {seed: failed or load(seed, method) for seed in plan.seeds}
+            method: {
+                seed: self._lost.get((plan.folder, seed))
+                or _load(MethodResult, plan.place(seed, method))
+                for seed in plan.seeds
+            }
             for method in plan.methods
         }
 
@@ -482,6 +481,12 @@ class Scheduler:
         if len(running) > _SHOWN:
             messages.append(f"{len(running) - _SHOWN} more")
         progress(name, len(self._finished), len(self._tasks), "; ".join(messages))
+
+
+def _load(kind: type[R], place: Path) -> R | MethodFailure:
+    """Load the result in ``place``, or the failure."""
+    result = kind.load(place) or MethodFailure.load(place)
+    return result or MethodFailure("was not run")
 
 
 def _reason(error: Exception) -> str:
