@@ -39,7 +39,7 @@ def evaluate(score, statistics, true):
 
 
 def error_of(name, statistics, true):
-    return evaluate(ATTACKS[name].score(statistics), statistics, true).error
+    return evaluate(ATTACKS[name](statistics), statistics, true).error
 
 
 def true_claims(statistics, whole):

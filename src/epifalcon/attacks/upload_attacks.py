@@ -13,7 +13,6 @@ against a pseudo one, or for a single round a number that is higher for true one
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logit
@@ -82,30 +81,15 @@ def combined(statistics: UploadStatistics, slots: Counts | None = None) -> Float
     return statistics.evidence + score
 
 
-class UploadAttack(NamedTuple):
-    """An attack with the texts that describe it in tables."""
-
-    title: str
-    what: str
-    score: Callable[[UploadStatistics], Floats]
-
-
-ATTACKS = {
-    "norm": UploadAttack(
-        "upload norm, one round",
-        "the longest upload of a slot (the paper's)",
-        lambda statistics: statistics.norm.astype(float),
-    ),
-    "energy": UploadAttack("upload energy", "squared norms over all rounds", energy),
-    "consistency": UploadAttack(
-        "consistency (EM)",
-        "the row repeated at all true places",
-        lambda statistics: statistics.evidence,
-    ),
-    "counts": UploadAttack(
-        "counts", "counts at a place, compared with the people claiming it", counts
-    ),
-    "uploads and counts": UploadAttack(
-        "uploads and counts", "consistency and counts together", combined
-    ),
+ATTACKS: dict[str, Callable[[UploadStatistics], Floats]] = {
+    "norm": lambda statistics: statistics.norm.astype(float),
+    "energy": energy,
+    "consistency": lambda statistics: statistics.evidence,
+    "counts": counts,
+    "uploads and counts": combined,
 }
+"""Attacks by name.
+
+``norm``, the attack of the paper, is the 2-norm of the upload in the first round;
+``consistency`` the similarity to the row sent at all true places, over all rounds (EM).
+"""

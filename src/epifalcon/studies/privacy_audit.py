@@ -6,12 +6,12 @@ data. The true places and test results serve only to evaluate the attacks.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.attacks import label_inference, upload_attacks
+from epifalcon.attacks import label_inference, recurrence, upload_attacks
 from epifalcon.attacks.audit.field_canaries import audit_field_releases
 from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import audit_releases
@@ -24,17 +24,6 @@ from epifalcon.attacks.claims import (
 from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
 from epifalcon.attacks.label_inference import LabelScores
 from epifalcon.attacks.localisation import forward_backward, log_visits
-from epifalcon.attacks.recurrence import (
-    EvidenceWeights,
-    RepeatReliability,
-    ShadowCity,
-    by_sets,
-    combined,
-    learn,
-    learn_sets,
-    recurrence,
-    slots_of_set,
-)
 from epifalcon.attacks.upload_recorder import UploadStatistics, read_statistics
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
@@ -59,6 +48,13 @@ from epifalcon.streams import Streams
 from epifalcon.studies.shadow_runs import inferences, ranking
 from epifalcon.types import Counts, Floats, Mask
 
+_UPLOADS = {
+    "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
+    "energy": ("upload energy", "squared norms over all rounds"),
+    "consistency": ("consistency (EM)", "the row repeated at all true places"),
+    "counts": ("counts", "counts at a place, compared with the people claiming it"),
+    "uploads and counts": ("uploads and counts", "consistency and counts together"),
+}
 _CERTAIN = Interval(1.0, 1.0, 1.0)
 _FIELD_PEOPLE = 100
 """Maximum number of people whose messages of Falcon Field are attacked."""
@@ -249,10 +245,10 @@ def _other_promises(ledger: Ledger) -> OtherRelations:
 class AttackParameters:
     """Attack parameters learnt in simulated cities of the attacker."""
 
-    passes: tuple[EvidenceWeights, ...]
-    sets: RepeatReliability = field(default_factory=RepeatReliability)
+    passes: tuple[recurrence.EvidenceWeights, ...]
+    sets: recurrence.RepeatReliability
     """Parameters of the attack by sets."""
-    by_sets: bool = False
+    by_sets: bool
     """True if the attack by sets had a lower error than the attack by moves and
     recurrence, in a city that neither was learnt in."""
 
@@ -271,16 +267,17 @@ class ClaimedPlaces:
         """Return (claims,) probabilities of being true, by the strongest attack."""
         slots, hints = None, None
         if self.parameters.by_sets:
-            slots = slots_of_set(self.claims)
+            slots = recurrence.slots_of_set(self.claims)
         if statistics is not None:
             hints = upload_attacks.combined(statistics, slots)
         if self.parameters.by_sets:
             return self._by_sets(hints)
-        return combined(self.claims, self.model, self.parameters.passes, hints)
+        passes = self.parameters.passes
+        return recurrence.combined(self.claims, self.model, passes, hints)
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
         sets = self.parameters.sets
-        return by_sets(self.claims, self.model, sets, self.claimed, hints)
+        return recurrence.by_sets(self.claims, self.model, sets, self.claimed, hints)
 
     def attacks(
         self, true: Mask, seed: int, statistics: UploadStatistics | None = None
@@ -313,8 +310,8 @@ class ClaimedPlaces:
             )
 
         attacks = [
-            attack(name, one.what, one.score(statistics), title=one.title)
-            for name, one in upload_attacks.ATTACKS.items()
+            attack(name, what, upload_attacks.ATTACKS[name](statistics), title=title)
+            for name, (title, what) in _UPLOADS.items()
             if statistics is not None
         ]
         what = "usual visits of a place, compared with the people claiming it"
@@ -323,11 +320,11 @@ class ClaimedPlaces:
         attacks.append(attack("claimants", what, score))
         what = "the population's mobility (the paper's)"
         attacks.append(attack("moves", what, forward_backward(claims, model)))
-        often = recurrence(claims).same_hour.astype(float)
+        often = recurrence.recurrence(claims).same_hour.astype(float)
         what = "the place claimed most often at this hour of other days"
         attacks.append(attack("recurrence", what, often, visits))
         what = "both, weighted by a simulated city of the attacker"
-        both = combined(claims, model, self.parameters.passes)
+        both = recurrence.combined(claims, model, self.parameters.passes)
         attacks.append(attack("moves and recurrence", what, both))
         what = "moves, with equal true places in slots with equal claims"
         attacks.append(attack("moves by sets", what, self._by_sets()))
@@ -346,18 +343,19 @@ def learn_attacks(
     """Learn the attacks in one simulated city and select the better one in a second."""
     streams = Streams(seed)
     own = rehearse(experiment, copies, seed, progress)
-    passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
+    passes = recurrence.learn(own)
+    sets = recurrence.learn_sets(own, streams.numpy("rehearsed hints"))
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
     claims, model = other.candidates, other.model
-    by_moves = combined(claims, model, passes)
-    one_per_set = by_sets(claims, model, sets, other.claimed)
+    by_moves = recurrence.combined(claims, model, passes)
+    one_per_set = recurrence.by_sets(claims, model, sets, other.claimed)
     better = other.error(one_per_set) < other.error(by_moves)
     return AttackParameters(passes, sets, better)
 
 
 def rehearse(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
-) -> ShadowCity:
+) -> recurrence.ShadowCity:
     """Simulate a city for the attacker, with pseudo traces as in the run.
 
     It has as many people as the run's city, at most 2,000, since the distinctness of
@@ -377,7 +375,7 @@ def rehearse(
     attacked = everybody.of_people(some)
     claimed = np.bincount(everybody.key)[attacked.key]
     some_traces = people_of(traces, np.arange(some))
-    return ShadowCity(attacked, some_traces, model, claimed)
+    return recurrence.ShadowCity(attacked, some_traces, model, claimed)
 
 
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:

@@ -112,7 +112,9 @@ class StudyTask:
     @property
     def result(self) -> MethodResult | FollowUpResult | MethodFailure:
         """Load the stored result or failure."""
-        return _load(FollowUpResult if self.then else MethodResult, self.place)
+        if self.then:
+            return _load(FollowUpResult, self.place)
+        return _load(MethodResult, self.place)
 
     def job(self, threads: int) -> Job:
         """Return the job that a worker executes for this task."""

@@ -64,14 +64,31 @@ def measure(
     folder: str, method: str, sources: Sequence[str], progress: Progress = silent
 ) -> int:
     """Run ``method`` in the run of ``folder``; save its result or failure."""
-    run, files = Path(folder), [Path(source) for source in sources]
+    files = [Path(source) for source in sources]
 
     def work() -> None:
         for source in files:
             load_file(source)
-        measure_method(run, method, files, progress)
+        run = open_run(Path(folder))
+        was_done = (place / PREDICTION).is_dir()
+        options = TrainingOptions(
+            progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS
+        )
+        outcome = run_method(run, method, options)
+        peak, used = peak_rss_mb(), cpu_seconds()
+        result = MethodResult(
+            title=outcome.title,
+            seconds=outcome.seconds,
+            cpu_seconds=None if was_done else used,
+            peak_rss_mb=None if was_done else peak,
+            source_sha256=source_sha256(method, files),
+            training=training_of(outcome),
+            **evaluated(run, outcome),
+        )
+        result.save(place, run.origin)
+        (place / FAILED).unlink(missing_ok=True)
 
-    place = run / METHODS / method
+    place = Path(folder) / METHODS / method
     return _saving_failure(place, work, lambda: source_sha256(method, files))
 
 
@@ -112,30 +129,6 @@ def _saving_failure(
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
-
-
-def measure_method(
-    folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
-) -> MethodResult:
-    """Run ``method`` in the run of ``folder`` and save its metrics."""
-    run = open_run(folder)
-    place = run.method_folder(method)
-    was_done = (place / PREDICTION).is_dir()
-    options = TrainingOptions(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
-    outcome = run_method(run, method, options)
-    peak, used = peak_rss_mb(), cpu_seconds()
-    result = MethodResult(
-        title=outcome.title,
-        seconds=outcome.seconds,
-        cpu_seconds=None if was_done else used,
-        peak_rss_mb=None if was_done else peak,
-        source_sha256=source_sha256(method, sources),
-        training=training_of(outcome),
-        **evaluated(run, outcome),
-    )
-    result.save(place, run.origin)
-    (place / FAILED).unlink(missing_ok=True)
-    return result
 
 
 def training_of(outcome: Outcome) -> dict[str, Any]:
