@@ -35,7 +35,6 @@ from epifalcon.studies.privacy_audit import rehearse
 from tests.attacks import claims
 from tests.oracles import localisation_loop as plain
 from tests.oracles import set_lives
-from tests.oracles.recurrence_attack import recurrence_error
 from tests.studies import town
 
 
@@ -59,18 +58,6 @@ def test_counts_are_those_of_the_plain_loop(seed, width, weighted):
         anys += wanted[1]
     np.testing.assert_allclose(got.same_hour, hours, atol=1e-6)
     np.testing.assert_allclose(got.any_hour, anys, atol=1e-6)
-
-
-def test_the_guess_errs_as_the_plain_attack_does():
-    traces = town.traces()
-    made = claims.pseudo(traces, np.random.default_rng(0), 3)
-    found = Candidates.of_pseudo(made)
-    truth = true_claims(found, traces)
-    guess = name_best(found, recurrence(found).same_hour)
-    ours = localisation_error(guess, found, truth).error
-    luck = [recurrence_error(made, np.random.default_rng(n)) for n in range(40)]
-    assert ours == pytest.approx(np.mean(luck), abs=4 * np.std(luck) / np.sqrt(40))
-    assert 0 < ours < 0.7
 
 
 def test_the_evidence_weighs_counts_their_logs_and_visits():

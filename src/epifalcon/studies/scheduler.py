@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from epifalcon import store
 from epifalcon.errors import (
@@ -34,7 +34,7 @@ from epifalcon.experiments.run_folder import (
     RunInputs,
     create_run_folder,
 )
-from epifalcon.experiments.simulation import prepare, run_epidemics
+from epifalcon.experiments.simulation import CityInputs, prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
@@ -67,10 +67,6 @@ _GROWS = [
     *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
 ]
 """Name prefixes of files that may be added to the folder of a comparison later."""
-_CACHED = 5
-"""Maximum number of cities and epidemics cached for other cells."""
-_MOST_VISITS = 20_000_000
-"""Largest city that is cached, in people times slots: 80 MB."""
 
 R = TypeVar("R", MethodResult, FollowUpResult)
 Results = Mapping[str, Mapping[int, MethodResult | MethodFailure]]
@@ -237,26 +233,20 @@ def run_comparisons(
 
 
 class Simulations:
-    """Simulator of run inputs, with a cache of cities and outbreaks."""
+    """Simulator of run inputs; consecutive runs in the same city share it."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, Any] = {}
+        self._city: tuple[str, CityInputs] | None = None
+        """The latest city and the hash of its settings."""
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
-        settings = {"city": as_plain(experiment.city), "seed": seed}
-        key = fingerprint(settings)
-        city = self._cache.get(key) or prepare(plan.name, experiment, seed)
-        for part in ("pathogen", "outbreak", "labels"):
-            settings[part] = as_plain(getattr(experiment, part))
-        outbreak = fingerprint(settings)
-        epidemic = self._cache.get(outbreak)
-        if epidemic is None:
-            epidemic = next(run_epidemics(experiment, city.traces, seed))
-        if city.traces.by_slot.size <= _MOST_VISITS:
-            newest = list((self._cache | {key: city, outbreak: epidemic}).items())
-            self._cache = dict(newest[-_CACHED:])
+        key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
+        if self._city is None or self._city[0] != key:
+            self._city = key, prepare(plan.name, experiment, seed)
+        city = self._city[1]
+        epidemic = next(run_epidemics(experiment, city.traces, seed))
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"
