@@ -184,14 +184,6 @@ def test_attackers_have_the_public_mobility_model_of_the_run(
     np.testing.assert_array_equal(used[0].visits, public.visits)
 
 
-@pytest.mark.slow
-def test_every_attack_of_the_tables_is_tried(tmp_path):
-    words = ("privacy.mode=paper", "privacy.upload_sigma=0.05", "model.rounds=4")
-    run = make_run(tmp_path / "run", *words, "view.people=20")
-    found = worker.audit_errors(FinishedRun.open(run.folder), silent)
-    assert set(ATTACKS) <= set(found)
-
-
 def counted(traces, window):
     """Edges, and meetings by pair of people, by looking at everybody."""
     edges, meetings = {}, []

@@ -21,7 +21,7 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from epifalcon.errors import DataError
-from epifalcon.evaluation.metrics import RankingCurve, auc, curve, need_both
+from epifalcon.evaluation.metrics import RankingCurve, auc, curve
 from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
@@ -65,7 +65,8 @@ class MembershipResult:
         """Compute both for the ranking of each target run."""
         areas, rates = [], []
         for ranked in rankings:
-            need_both(ranked, "the people attacked")
+            if not (ranked.infected and ranked.healthy):
+                raise DataError(f"all {ranked.people} people attacked are of one kind")
             allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy
             areas.append(auc(ranked))
             rates.append(float(ranked.recall[allowed].max(initial=0.0)))

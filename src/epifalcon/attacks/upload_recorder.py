@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from epifalcon import store
-from epifalcon.checks import present, whole
+from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.client import Cohort
@@ -477,12 +477,12 @@ class RoundUploads:
         return np.asarray(logsumexp(chance[self._window] + ratio, axis=1))
 
 
-def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
+def draw_sample(
+    people: int, count: int, seed: int, stream: str = "server notes"
+) -> NDArray[np.int64]:
     """Draw at most ``count`` people at random, ascending: (sample,)."""
-    whole(1, people=people, count=count)
-    rng = Streams(seed).numpy("server notes")
-    drawn = rng.choice(people, min(people, count), replace=False)
-    return np.sort(drawn).astype(np.int64)
+    rng = Streams(seed).numpy(stream)
+    return np.sort(rng.choice(people, min(people, count), replace=False))
 
 
 class UploadStatisticsView:
@@ -600,12 +600,12 @@ class UploadStatisticsView:
         return replace(deepcopy(self._statistics), rounds=self._rounds)
 
 
+@dataclass
 class UploadRecorder:
     """Recorder of the uploads of a random sample of people (``training.Recorder``)."""
 
-    def __init__(self, settings: ViewSettings) -> None:
-        self._settings = settings
-        self._view: UploadStatisticsView | None = None
+    _settings: ViewSettings
+    _view: UploadStatisticsView | None = None
 
     @classmethod
     def of(cls, settings: PredictionSettings) -> "UploadRecorder | None":

@@ -68,7 +68,7 @@ def _scale_entry(study: Study, scale: Scale) -> dict[str, Any]:
     return {
         "seeds": len(study_plan.seeds),
         "first_seed": study_plan.seeds[0],
-        "runs": study_plan.runs,
+        "runs": len(study_plan.runs),
         "cpu_hours": study.cpu_hours.get(scale),
         "cells": {cell.label: list(cell.methods) for cell in study_plan.cells},
     }

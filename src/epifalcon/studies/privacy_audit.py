@@ -24,7 +24,11 @@ from epifalcon.attacks.claims import (
 from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
 from epifalcon.attacks.label_inference import LabelScores
 from epifalcon.attacks.localisation import forward_backward, log_visits
-from epifalcon.attacks.upload_recorder import UploadStatistics, read_statistics
+from epifalcon.attacks.upload_recorder import (
+    UploadStatistics,
+    draw_sample,
+    read_statistics,
+)
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
@@ -191,12 +195,11 @@ def _audit_field(
     noise = RunSeeds(run.seed, run.secret).noise
     sent = RecordedRun.of(task, run.traces, run.known, run.seed, noise)
     # Sums contain no single person's message to attack; they are audited by canaries.
-    count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
-    rng = Streams(seed).numpy("attacked people")
-    chosen = rng.choice(run.traces.people, count, replace=False)
-    people = np.sort(chosen).astype(np.int32)
+    most = 0 if task.mode == "sums" else _FIELD_PEOPLE
+    drawn = draw_sample(run.traces.people, most, seed, "attacked people")
+    people = drawn.astype(np.int32)
     attacks: list[Attack] = []
-    if count:
+    if most:
         known = ranking("places", "the places of a message", _CERTAIN)
         known = replace(known, random=0.0)
         guesses = [from_messages(sent, people, progress), from_counts(sent, people)]
@@ -205,7 +208,7 @@ def _audit_field(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
-        people=count,
+        people=len(people),
         guarantee=Guarantee(
             spent=privacy_spent(task.mode, ledger),
             rounds=len(sent.broadcasts),

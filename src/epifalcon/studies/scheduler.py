@@ -143,7 +143,7 @@ class StudyRun:
     def cpu_hours(self) -> float:
         """CPU hours of all runs and follow-ups, each counted once."""
         spent: dict[Path, float] = {}
-        for cell, method, seed in _runs(self.study_plan):
+        for cell, method, seed in self.study_plan.runs:
             place = self.study_plan.plans[cell.label].place(seed, method)
             run = self.results[cell.label][method][seed]
             if isinstance(run, MethodResult):
@@ -174,21 +174,12 @@ def run_study(
         for cell in study_plan.cells
     }
     tasks: dict[Path, StudyTask] = {}
-    for cell, method, seed in _runs(study_plan):
+    for cell, method, seed in study_plan.runs:
         if cell.then and isinstance(results[cell.label][method][seed], MethodResult):
             task = StudyTask(study_plan.plans[cell.label], seed, method, cell.then)
             tasks.setdefault(task.place, task)
     run_follow_ups(list(tasks.values()), workers, progress)
     return StudyRun(study_plan, results)
-
-
-def _runs(study_plan: StudyPlan) -> Iterator[tuple[Cell, str, int]]:
-    """Yield every (cell, method, seed), ordered by seed."""
-    for seed in study_plan.seeds:
-        for cell in study_plan.cells:
-            if seed in study_plan.plans[cell.label].seeds:
-                for method in cell.methods:
-                    yield cell, method, seed
 
 
 def run_follow_ups(

@@ -16,7 +16,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.attacks.claims import Candidates, true_claims
-from epifalcon.attacks.upload_recorder import VIEW, read_statistics
+from epifalcon.attacks.upload_recorder import VIEW, draw_sample, read_statistics
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation import metrics
 from epifalcon.experiments.run_folder import (
@@ -46,7 +46,6 @@ from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.methods.registry import load_file
 from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
-from epifalcon.streams import Streams
 from epifalcon.studies import privacy_audit
 from epifalcon.studies.study import FollowUp, source_sha256
 from epifalcon.studies.worker_pool import STOPPED
@@ -188,9 +187,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
         run.traces, run.known, run.settings, run.seed, secret=run.secret
     )
     pseudo = pseudo_traces_of(task, progress)
-    rng = Streams(run.seed).numpy("attacked people")
-    count = min(_PEOPLE, run.traces.people)
-    people = np.sort(rng.choice(run.traces.people, count, replace=False))
+    people = draw_sample(run.traces.people, _PEOPLE, run.seed, "attacked people")
     traces = privacy_audit.people_of(run.traces, people)
     some = PseudoTraces(traces, np.ascontiguousarray(pseudo.pseudo[:, :, people]))
     window = run.settings.model.window_slots
