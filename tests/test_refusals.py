@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from epifalcon.attacks.audit.releases import AuditSettings
 from epifalcon.epidemic.cases import CaseSettings
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
@@ -150,13 +149,6 @@ TABLE = {
         "method": ["plausibel"],
         "pseudo_copies": [-1, 1.5, 20],
         "people_share": [0.0, -0.5, 1.01, NAN],
-    },
-    AuditSettings: {
-        "canaries": [1],
-        "rounds": [0],
-        "confidence": [1.0],
-        "strengths": [(), ("run", "run"), ("whole",)],
-        "guess_share": [0.0],
     },
     Budget: {"person": [-1.0], "day": [NAN], "delta": [0.0, 1.0]},
     lambda **given: Uploads(**given).sensitivity: {

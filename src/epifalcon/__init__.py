@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from epifalcon.mobility.traces import Traces as Traces
     from epifalcon.privacy.ledger import Ledger as Ledger
     from epifalcon.streams import Streams as Streams
-    from epifalcon.studies.comparison import compare as compare
+    from epifalcon.studies.compare import compare as compare
     from epifalcon.studies.privacy_audit import audit as audit
 
 __version__ = _version("epifalcon")
@@ -91,7 +91,7 @@ _NAMES = {
     "mobility.traces": "Traces",
     "privacy.ledger": "Ledger",
     "streams": "Streams",
-    "studies.comparison": "compare",
+    "studies.compare": "compare",
     "studies.privacy_audit": "audit",
 }
 """Names by module; ``HBP:Hbp`` is called ``Hbp`` there."""

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks.membership import (
+    MembershipResult,
     Shadows,
-    evaluate,
     infer,
     membership_ratio,
     result_ratio,
 )
 from epifalcon.errors import DataError
+from epifalcon.evaluation.metrics import curve
 
 RUNS, PEOPLE = 12, 120
 
@@ -145,5 +146,5 @@ def test_what_cannot_be_attacked_is_refused():
         infer(Shadows(shadows.score[:3], shadows.included[:3]), infected)
     with pytest.raises(DataError, match="each result"):
         result_ratio(shadows.score[0], shadows, np.zeros(PEOPLE, np.int8))
-    with pytest.raises(DataError, match="infected"):
-        evaluate(shadows.score[0], np.ones(PEOPLE, bool))
+    with pytest.raises(DataError, match="of one kind"):
+        MembershipResult.of([curve(shadows.score[0], np.ones(PEOPLE, bool))])

@@ -35,7 +35,6 @@ from epifalcon.studies.privacy_audit import rehearse
 from tests.attacks import claims
 from tests.oracles import localisation_loop as plain
 from tests.oracles import set_lives
-from tests.oracles.recurrence_attack import recurrence_error
 from tests.studies import town
 
 
@@ -59,18 +58,6 @@ def test_counts_are_those_of_the_plain_loop(seed, width, weighted):
         anys += wanted[1]
     np.testing.assert_allclose(got.same_hour, hours, atol=1e-6)
     np.testing.assert_allclose(got.any_hour, anys, atol=1e-6)
-
-
-def test_the_guess_errs_as_the_plain_attack_does():
-    traces = town.traces()
-    made = claims.pseudo(traces, np.random.default_rng(0), 3)
-    found = Candidates.of_pseudo(made)
-    truth = true_claims(found, traces)
-    guess = name_best(found, recurrence(found).same_hour)
-    ours = localisation_error(guess, found, truth).error
-    luck = [recurrence_error(made, np.random.default_rng(n)) for n in range(40)]
-    assert ours == pytest.approx(np.mean(luck), abs=4 * np.std(luck) / np.sqrt(40))
-    assert 0 < ours < 0.7
 
 
 def test_the_evidence_weighs_counts_their_logs_and_visits():
@@ -98,7 +85,8 @@ def place(seed, method="walk"):
     domains = DomainSettings(count=2, least_regions=4)
     privacy = PseudoSettings(method=method, domains=domains)
     made = generate(traces, model, cases, privacy, np.random.default_rng(seed))
-    return ShadowCity(Candidates.of_pseudo(made), traces, model)
+    found = Candidates.of_pseudo(made)
+    return ShadowCity(found, traces, model, np.bincount(found.key)[found.key])
 
 
 @cache
@@ -175,8 +163,13 @@ def drawn_sets(rng, count, size):
     return [np.sort(rng.permutation(12)[:size]).tolist() for _ in range(count)]
 
 
+def nobody(found):
+    """As if nobody claimed any place."""
+    return np.zeros(found.claims, np.int64)
+
+
 def compare(found, model, evidence=None):
-    got = by_sets(found, model, None, evidence)
+    got = by_sets(found, model, RepeatReliability(), nobody(found), evidence)
     wanted = set_lives.chances(found, 0, model, evidence)
     return claims.ragged(found, got, 0), wanted
 
@@ -216,7 +209,7 @@ def test_recurring_lives_are_found_better_than_slot_by_slot():
     belief, passes = learn_sets(own, np.random.default_rng(0)), learn(own)
     found, model = attacked.candidates, attacked.model
     slots = attacked.error(combined(found, model, passes))
-    sets = by_sets(found, model, belief, claimed=attacked.claimed)
+    sets = by_sets(found, model, belief, attacked.claimed)
     assert attacked.error(sets) < slots - 0.05
 
 
@@ -243,7 +236,7 @@ def test_faint_hints_add_up_over_the_slots_of_a_set():
     evidence = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
     alone = localisation_error(name_best(found, evidence), found, truth).error
     power = RepeatReliability(power=0.02)
-    pooled = by_sets(found, model, power, evidence)
+    pooled = by_sets(found, model, power, nobody(found), evidence)
     together = localisation_error(name_best(found, pooled), found, truth).error
     assert together < alone - 0.05
 
@@ -252,8 +245,10 @@ def test_how_many_claim_a_place_tells_once_for_each_set():
     found = life([0, 0, -1, 0, 0, -1], [[2, 5]])
     region, model = found.region, model_of(2)
     claimed = np.where(region == 2, 1, 9)
-    flat = by_sets(found, model, RepeatReliability(crowd=2.0))
-    evidence = by_sets(found, model, RepeatReliability(crowd=2.0), claimed=claimed)
+    flat, evidence = (
+        by_sets(found, model, RepeatReliability(crowd=2.0), counts)
+        for counts in (nobody(found), claimed)
+    )
     few, many = evidence[region == 2][0], evidence[region == 5][0]
     before = flat[region == 2][0] / flat[region == 5][0]
     # Squared, and not once more for each of the four slots.
@@ -284,13 +279,14 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     )
     tried = (belief, hint), (replace(belief, power=1.0), hint), (belief, None)
     learnt, plain, alone = (
-        attacked.error(by_sets(found, model, *one, attacked.claimed)) for one in tried
+        attacked.error(by_sets(found, model, belief, attacked.claimed, hint))
+        for belief, hint in tried
     )
     assert learnt < plain - 0.02
     assert learnt < alone - 0.05
-    tempered = by_sets(found, model, belief)
+    tempered = by_sets(found, model, belief, nobody(found))
     filled = found.start[:-1][np.diff(found.start) > 0]
     assert np.allclose(np.add.reduceat(tempered, filled), 1)
-    again = by_sets(found, model, replace(belief, power=1.0))
+    again = by_sets(found, model, replace(belief, power=1.0), nobody(found))
     assert np.corrcoef(tempered, again)[0, 1] > 0.9
     assert tempered.max() < again.max()

@@ -1,7 +1,6 @@
 """The localisation attack and recurrence counts, person by person in plain Python."""
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,33 +19,6 @@ def claims_of(candidates: Candidates, person: int) -> list[list[int]]:
     rows = range(person * candidates.windows, (person + 1) * candidates.windows)
     start = candidates.start
     return [candidates.region[start[row] : start[row + 1]].tolist() for row in rows]
-
-
-class PlainModel:
-    """The mobility model as dictionaries, rows normalised."""
-
-    def __init__(self, model: MobilityModel) -> None:
-        joint, self.regions = model.joint.tocoo(), len(model.regions)
-        cells = zip(*(part.tolist() for part in joint.coords), strict=True)
-        self.known = dict(zip(cells, joint.data.tolist(), strict=True))
-        self.total = model.transitions.total.reshape(model.visits.shape).tolist()
-        self.visits = np.exp(model.log_visits).tolist()
-        self.epsilon, self.day = model.epsilon, model.slots_per_day
-        self.centre = model.regions.centre_km.tolist()
-
-    def move(self, slot: int, here: int, there: int) -> float:
-        """P(there at slot + 1 | here at slot)."""
-        slot %= self.day
-        total = self.total[slot][here]
-        if total <= 0:
-            return 0.0
-        known = self.known.get((slot * self.regions + here, there), 0.0)
-        apart = math.dist(self.centre[here], self.centre[there])
-        return (known + self.epsilon / max(1.0, apart) ** 2) / total
-
-    def visit(self, slot: int, region: int) -> float:
-        """P(region at slot)."""
-        return self.visits[slot % self.day][region]
 
 
 def enumerate_paths(
@@ -87,39 +59,22 @@ def _tables(claims: Claims, seen: list[int], model: MobilityModel, width: int):
     return made
 
 
-def forward_backward(claims: Claims, model: PlainModel, width=1) -> list[list[float]]:
+def forward_backward(claims: Claims, model: MobilityModel) -> list[list[float]]:
     """Posteriors of one person by the textbook recursion, every claim alike."""
     seen = [window for window, row in enumerate(claims) if row]
-    forward: list[list[float]] = []
-    moves: list[list[list[float]]] = []
-    for number, window in enumerate(seen):
-        here, slot = claims[window], window * width
-        if number == 0:
-            step = [model.visit(slot, region) for region in here]
-        else:
-            before = claims[seen[number - 1]]
-            table = [[model.move(slot - 1, a, b) for b in here] for a in before]
-            moves.append(table)
-            columns = zip(*table, strict=True)
-            step = [
-                sum(p * q for p, q in zip(forward[-1], column, strict=True))
-                for column in columns
-            ]
-        total = sum(step)
-        forward.append([value / total for value in step])
+    tables = [np.exp(table) for table in _tables(claims, seen, model, 1)]
+    forward = [np.ones(1)]
+    for table in tables:
+        step = forward[-1] @ table
+        forward.append(step / step.sum())
     made: list[list[float]] = [[] for _ in claims]
-    ahead = [1.0] * len(claims[seen[-1]]) if seen else []
-    for number in range(len(seen) - 1, -1, -1):
-        both = [a * b for a, b in zip(forward[number], ahead, strict=True)]
-        total = sum(both)
-        made[seen[number]] = [value / total for value in both]
-        if number > 0:
-            back = [
-                sum(p * q for p, q in zip(row, ahead, strict=True))
-                for row in moves[number - 1]
-            ]
-            total = sum(back)
-            ahead = [value / total for value in back]
+    ahead = np.ones(len(forward[-1]))
+    for window, here, table in zip(
+        seen[::-1], forward[:0:-1], tables[::-1], strict=True
+    ):
+        made[window] = (here * ahead / (here @ ahead)).tolist()
+        ahead = table @ ahead
+        ahead /= ahead.sum()
     return made
 
 

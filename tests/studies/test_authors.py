@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
-from epifalcon.experiments.run_methods import Outcome, context_of
+from epifalcon.experiments.run_methods import context_of
 from epifalcon.federation.preparation import Selection
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import fit
-from epifalcon.methods.base import Scores
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
 from epifalcon.studies.study import StudyRequest, plan_study
@@ -86,36 +85,6 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
     pairs = risk[infected][:, None] - risk[~infected]
     auc = (pairs > 0).mean() + (pairs == 0).mean() / 2
     assert found.validation_auc == pytest.approx(auc)
-
-
-@pytest.mark.parametrize(
-    ("method", "changed", "mark"),
-    [
-        ("falcon", {}, ""),
-        ("falcon", {"stopping": "test"}, " (selected on test people)"),
-        ("falcon", {"cases": "all"}, " (ALL CASES)"),
-        (
-            "falcon",
-            {"cases": "all", "stopping": "test"},
-            " (ALL CASES, selected on test people)",
-        ),
-        ("hgnn", {"stopping": "test"}, " (selected on test people)"),
-    ],
-)
-def test_titles_name_leaks(method, changed, mark):
-    settings = town.with_cases(changed.get("cases", "reported"))
-    if "stopping" in changed:
-        settings = replace(settings, stopping=StoppingSettings(selected_on="test"))
-    if method == "hgnn":
-        settings = settings.central()
-    diagnostics = {
-        "macro_cases": settings.macro_cases,
-        "selected_on": settings.stopping.selected_on,
-        "spent": {"mode": settings.privacy.mode},
-    }
-    outcome = Outcome(method, Scores(np.zeros(3), diagnostics=diagnostics))
-    title = {"falcon": "Falcon, off", "hgnn": "HGNN"}[method]
-    assert outcome.title == title + mark
 
 
 @pytest.mark.parametrize("scale", ["hamlet", "full"])

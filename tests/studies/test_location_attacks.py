@@ -12,12 +12,7 @@ from epifalcon.attacks.recurrence import by_sets, combined
 from epifalcon.attacks.upload_recorder import UploadStatistics, UploadStatisticsView
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import privacy_audit
-from epifalcon.studies.privacy_audit import (
-    ClaimedPlaces,
-    evaluate_attack,
-    learn_attacks,
-    rehearse,
-)
+from epifalcon.studies.privacy_audit import ClaimedPlaces, learn_attacks, rehearse
 from tests.attacks import claims
 from tests.attacks.curious import People, gradient, terms_of
 
@@ -43,13 +38,9 @@ def places(method):
     return made, true_claims(attacked.candidates, attacked.traces)
 
 
-def errors(method, **more):
+def errors(method):
     made, truth = places(method)
-    attack_scores = replace(made, **more).attack_scores()
-    return {
-        one.name: evaluate_attack(one, made.claims, truth, 0).error
-        for one in attack_scores
-    }
+    return {one.name: one.error for one in made.attacks(truth, 0)}
 
 
 @pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
@@ -60,16 +51,15 @@ def test_the_better_rehearsed_attack_is_chosen(method):
     assert parameters.by_sets == (method == "recurring")
     if parameters.by_sets:
         assert found["moves by sets"] < found["moves and recurrence"]
-        wanted = by_sets(made.claims, model, parameters.sets, claimed=made.claimed)
+        wanted = by_sets(made.claims, model, parameters.sets, made.claimed)
     else:
         assert found["moves and recurrence"] < found["moves by sets"]
         wanted = combined(made.claims, model, parameters.passes)
     np.testing.assert_array_equal(made.likely(), wanted)
 
 
-def test_counts_of_claims_add_an_attack():
+def test_counts_of_claims_show_true_places():
     assert errors("recurring")["claimants"] < 0.7
-    assert "claimants" not in errors("recurring", claimed=None)
 
 
 def noted(made, truth, sigma, presence):
@@ -104,11 +94,8 @@ def test_everything_is_stronger_than_its_parts(method):
     made, truth = places(method)
     alone = errors(method)
     statistics = noted(made, truth, 0.2, 3.0)
-    found = {
-        one.name: evaluate_attack(one, made.claims, truth, 0)
-        for one in made.attack_scores(statistics)
-    }
-    assert found["everything"].error < min(alone.values())
+    found = {one.name: one.error for one in made.attacks(truth, 0, statistics)}
+    assert found["everything"] < min(alone.values())
 
 
 def test_a_rehearsal_samples_the_same_share_of_people():

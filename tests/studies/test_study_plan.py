@@ -7,7 +7,6 @@ import pytest
 from epifalcon.errors import SettingsError
 from epifalcon.studies import study as studies
 from epifalcon.studies.catalogue import find_study
-from epifalcon.studies.scheduler import _runs as runs_of
 from epifalcon.studies.study import Cell, StudyRequest, plan_study
 from tests.studies.study_results import tiny_study
 
@@ -47,8 +46,8 @@ def test_costly_cells_have_fewer_seeds():
     made = plan(with_cells(cell("a"), costly), seeds=5)
     assert made.plans["a"].seeds == (0, 1, 2, 3, 4)
     assert made.plans["b"].seeds == (0, 1)
-    assert made.runs == 7
-    assert [seed for one, _, seed in runs_of(made) if one.label == "b"] == [0, 1]
+    assert len(made.runs) == 7
+    assert [seed for one, _, seed in made.runs if one.label == "b"] == [0, 1]
     assert made.seeds == (0, 1, 2, 3, 4)
     assert plan(with_cells(costly), seeds=5).seeds == (0, 1)
     # Where two cells share runs, the one with more seeds decides.

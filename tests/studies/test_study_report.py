@@ -10,14 +10,9 @@ from matplotlib.figure import Figure
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
 from epifalcon.studies import catalogue
-from epifalcon.studies.catalogue import find_study
+from epifalcon.studies.catalogue import find_study, finished_studies, write_report
 from epifalcon.studies.study import StudyPlot
-from epifalcon.studies.study_report import (
-    finished_studies,
-    require_free,
-    write_report,
-    write_study,
-)
+from epifalcon.studies.study_report import require_free, write_study
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import findings
 from tests.browser import chromium, open_page

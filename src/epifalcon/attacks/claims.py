@@ -24,6 +24,7 @@ for each of m claims with equal scores. The weights of a row add up to 1."""
 
 _PEOPLE_AT_ONCE = 512
 _TIE = 1e-9
+_REPLICATES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +186,7 @@ class AttackErrors:
         """Error of a random guess."""
         return float(self.blind.sum() / self.pairs.sum())
 
-    def interval(self, rng: np.random.Generator, replicates: int = 1000) -> Interval:
+    def interval(self, rng: np.random.Generator) -> Interval:
         """Return the error with its bootstrap interval over people.
 
         Slots of one person are dependent, so people are resampled. The interval is for
@@ -195,7 +196,7 @@ class AttackErrors:
         """
         counted = np.flatnonzero(self.pairs)
         wrong, pairs = self.wrong[counted], self.pairs[counted]
-        chosen = rng.integers(0, len(counted), (replicates, len(counted)))
+        chosen = rng.integers(0, len(counted), (_REPLICATES, len(counted)))
         drawn = wrong[chosen].sum(axis=1) / pairs[chosen].sum(axis=1)
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         if not wrong.any():

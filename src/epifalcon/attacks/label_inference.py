@@ -180,7 +180,13 @@ def from_statuses(
     ``likely``.
     """
     terms = statistics.terms
-    if likely is None or terms.input_dropout or _clarity(statistics) >= _CLEAR:
+    # Squared distance of both results in a round, in noise variances.
+    products = statistics.gram[0] / max(statistics.rounds, 1)
+    apart = products[0, 0] + products[1, 1] - 2 * products[0, 1]
+    stored = terms.stored_rows(statistics.rounds)
+    certain = float(statistics.certainty[:, :stored].mean()) if stored else 0.0
+    clear = certain * apart / terms.assumed_sigma**2 >= _CLEAR
+    if likely is None or terms.input_dropout or clear:
         return LabelScores.of("rows", np.array(statistics.status))
     return LabelScores.of("rows", _weighed(statistics, likely))
 
@@ -337,15 +343,6 @@ def _noise_edge(shape: tuple[int, ...]) -> float:
     many, wide = np.sqrt(max(shape[0] - 1, 1)), np.sqrt(shape[1])
     spread = (many + wide) * (1 / many + 1 / wide) ** (1 / 3)
     return float((many + wide) ** 2 + _TRACY_WIDOM * spread)
-
-
-def _clarity(statistics: UploadStatistics) -> float:
-    """Return the squared distance of both results per round, in noise variances."""
-    products = statistics.gram[0] / max(statistics.rounds, 1)
-    apart = products[0, 0] + products[1, 1] - 2 * products[0, 1]
-    stored = statistics.terms.stored_rows(statistics.rounds)
-    certain = float(statistics.certainty[:, :stored].mean()) if stored else 0.0
-    return float(certain * apart / statistics.terms.assumed_sigma**2)
 
 
 def _weighed(statistics: UploadStatistics, likely: Floats) -> Floats:

@@ -8,10 +8,11 @@ person with those of runs with and without the person's test.
 Adapted: one score per person, so there are no augmented queries; below 64 shadow runs
 the variances are pooled over people, as in the original; scores are standardised in
 each run, since the scores of all people are published. A second attack guesses the
-results of people whose tests were used, from the results of others. Only ``evaluate``
-and ``infer`` read the truth.
+results of people whose tests were used, from the results of others. Only ``infer``
+reads the truth.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from epifalcon.errors import DataError
-from epifalcon.evaluation.metrics import auc, curve, need_both
+from epifalcon.evaluation.metrics import RankingCurve, auc, curve
 from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
@@ -52,34 +53,38 @@ class Shadows:
 
 @dataclass(frozen=True)
 class MembershipResult:
-    """Accuracy of an attack's ranking of people for one target run."""
-
-    auc: float
-    """Area under the ROC curve; .5 for a random ranking."""
-    tpr: float
-    """True-positive rate at ``MOST_FALSE`` false positives."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MembershipSummary:
-    """Means and intervals of ``MembershipResult`` over all target runs."""
+    """Accuracy of an attack's rankings of people over all target runs."""
 
     auc: Summary
+    """Area under the ROC curve; .5 for a random ranking."""
     tpr: Summary
+    """True-positive rate at ``MOST_FALSE`` false positives."""
+
+    @classmethod
+    def of(cls, rankings: Iterable[RankingCurve]) -> "MembershipResult":
+        """Compute both for the ranking of each target run."""
+        areas, rates = [], []
+        for ranked in rankings:
+            if not (ranked.infected and ranked.healthy):
+                raise DataError(f"all {ranked.people} people attacked are of one kind")
+            allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy
+            areas.append(auc(ranked))
+            rates.append(float(ranked.recall[allowed].max(initial=0.0)))
+        return cls(over_seeds(areas), over_seeds(rates))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Inference:
     """Results of the attacks on published scores, with each run as the target once.
 
     Target runs share their shadow runs, so the intervals are somewhat too narrow.
     """
 
-    membership: MembershipSummary
+    membership: MembershipResult
     """Accuracy of inferring whether a person's test was used."""
-    result: MembershipSummary
+    result: MembershipResult
     """Accuracy of inferring the results of people whose tests were used."""
-    result_without: MembershipSummary
+    result_without: MembershipResult
     """``result`` for runs without the person's own test, from others' tests alone;
     the leak is ``result`` minus this."""
 
@@ -129,7 +134,7 @@ def result_ratio(
     """Compute the log-likelihood ratio of "positive" to "negative": (people,).
 
     ``results`` (people,) are 1, 0, or -1 for people whose result the attacker does
-    not know; evaluate only those. The ratio uses two values: the person's mean score
+    not know; rank only those. The ratio uses two values: the person's mean score
     over shadow models trained without the person's test, and the difference between
     the target's score and this mean. Their distributions are fitted to people with
     known results. Without ``own_test`` the difference is not used.
@@ -143,14 +148,6 @@ def result_ratio(
     return np.nan_to_num(ratio, nan=0.0)
 
 
-def evaluate(score: Floats, truth: Mask) -> MembershipResult:
-    """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives."""
-    ranked = curve(score, truth)
-    need_both(ranked, "the people attacked")
-    allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy
-    return MembershipResult(auc(ranked), float(ranked.recall[allowed].max(initial=0.0)))
-
-
 def infer(runs: Shadows, infected: Mask) -> Inference:
     """Attack every run with all others as shadow runs.
 
@@ -162,19 +159,12 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
     found = []
     for number, inside in enumerate(runs.included):
         score, others = runs.score[number], runs.without(number)
-        results = [evaluate(membership_ratio(score, others), inside)]
+        rankings = [curve(membership_ratio(score, others), inside)]
         for own_test in (True, False):
             guessed = _guess_results(score, others, infected, own_test)
-            results.append(evaluate(guessed[inside], infected[inside]))
-        found.append(results)
-    member, result, without = (
-        MembershipSummary(
-            auc=over_seeds([one.auc for one in results]),
-            tpr=over_seeds([one.tpr for one in results]),
-        )
-        for results in zip(*found, strict=True)
-    )
-    return Inference(membership=member, result=result, result_without=without)
+            rankings.append(curve(guessed[inside], infected[inside]))
+        found.append(rankings)
+    return Inference(*map(MembershipResult.of, zip(*found, strict=True)))
 
 
 def _guess_results(

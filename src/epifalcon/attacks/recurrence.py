@@ -50,6 +50,7 @@ _HINT = 0.01
 _LEAST = 1e-300
 _PEOPLE_AT_ONCE = 32
 _SELDOM = 0.01
+_PASSES = 4
 _RIDGE = 1e-3
 
 
@@ -75,8 +76,8 @@ class ShadowCity:
     traces: Traces
     model: MobilityModel
     """Mobility model of the shadow city."""
-    claimed: Counts | None = None
-    """Number of people who claim the place, (claims,); None if not counted."""
+    claimed: Counts
+    """Number of people who claim the place, (claims,)."""
 
     @cached_property
     def truth(self) -> Mask:
@@ -146,17 +147,17 @@ def _sums(
     return found.reshape(shape)
 
 
-def learn(shadow: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
+def learn(shadow: ShadowCity) -> tuple[EvidenceWeights, ...]:
     """Fit the passes of the combined attack in a shadow city.
 
     The weights are those of a conditional logit (which claim of a row is true)
     with a small ridge; the factor is the one of ``SCALES`` with the smallest error.
-    Passes are added while the error decreases, at most ``passes``.
+    Passes are added while the error decreases, at most ``_PASSES``.
     """
     candidates, model = shadow.candidates, shadow.model
     visits = log_visits(candidates, model)
     belief, found = None, list[EvidenceWeights]()
-    for _ in range(passes):
+    for _ in range(_PASSES):
         table = features(recurrence(candidates, belief), visits)
         weights = _conditional_logit(candidates, table, shadow.truth)
         best = EvidenceWeights(weights, 0.0, math.inf)
@@ -248,9 +249,9 @@ class RepeatReliability:
 def by_sets(
     candidates: Candidates,
     model: MobilityModel,
-    reliability: RepeatReliability | None = None,
+    reliability: RepeatReliability,
+    claimed: Counts,
     evidence: Floats | None = None,
-    claimed: Counts | None = None,
 ) -> Floats:
     """Compute P(there | all claims), one true place per claim set: (claims,).
 
@@ -260,11 +261,9 @@ def by_sets(
     ``claimed`` (claims,) is the number of people who claim the place. A move of
     probability 0 counts as 1e-300, a gap is crossed by one move.
     """
-    reliability = reliability or RepeatReliability()
-    given = None if evidence is None else np.asarray(evidence) / reliability.power
-    if claimed is not None and reliability.crowd:
-        many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
-        given = (0.0 if given is None else given) - reliability.crowd * many
+    given = np.zeros(candidates.claims) if evidence is None else np.asarray(evidence)
+    many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
+    given = given / reliability.power - reliability.crowd * many
     made = posteriors(candidates, model, _number_sets(candidates)[0], given)
     if reliability.power == 1:
         return made
@@ -313,11 +312,10 @@ def learn_sets(shadow: ShadowCity, rng: np.random.Generator) -> RepeatReliabilit
     candidates, claimed = shadow.candidates, shadow.claimed
 
     def error(reliability: RepeatReliability, evidence: Floats | None = None) -> float:
-        args = reliability, evidence, claimed
+        args = reliability, claimed, evidence
         return shadow.error(by_sets(candidates, shadow.model, *args))
 
-    weights = CROWD if claimed is not None else CROWD[:1]
-    plain = min((RepeatReliability(crowd=crowd) for crowd in weights), key=error)
+    plain = min((RepeatReliability(crowd=crowd) for crowd in CROWD), key=error)
     noise = rng.standard_normal(candidates.claims)
     hint = _HINT * (shadow.truth - 0.5) + math.sqrt(_HINT) * noise
     tried = (RepeatReliability(power, plain.crowd) for power in POWERS)

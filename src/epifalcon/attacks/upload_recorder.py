@@ -15,7 +15,6 @@ status, which the server itself broadcasts (``KnownRows``): a matched filter.
 import math
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from epifalcon import store
-from epifalcon.checks import present, whole
+from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.client import Cohort
@@ -425,49 +424,30 @@ def posterior(
     return np.asarray(weight / np.repeat(np.add.reduceat(weight, first), size))
 
 
-@dataclass(frozen=True, eq=False)
 class RoundUploads:
-    """One person's uploads of one round and channel."""
+    """One person's uploads of one round and channel.
 
-    rows: Floats
-    """Uploaded rows, (claims, width)."""
-    start: NDArray[np.int64]
-    """First claim of each window, and the end, (windows + 1,)."""
-    weight: Floats
-    """Probability that each claim is true, (claims,), before the round."""
-    noise: float
-    """Noise variance of a coordinate."""
+    Args:
+        rows: Uploaded rows, (claims, width).
+        start: First claim of each window, and the end, (windows + 1,).
+        weight: Probability that each claim is true, (claims,), before the round.
+        noise: Noise variance of a coordinate.
+    """
 
-    @cached_property
-    def window(self) -> NDArray[np.int64]:
-        """Window of each claim, (claims,)."""
-        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
-
-    @cached_property
-    def square(self) -> Floats:
+    def __init__(
+        self, rows: Floats, start: NDArray[np.int64], weight: Floats, noise: float
+    ) -> None:
+        self.rows, self.noise = rows, noise
+        self._window = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        self.square = (rows**2).sum(axis=1)
         """Squared norms of the uploaded rows, (claims,)."""
-        return np.asarray((self.rows**2).sum(axis=1))
-
-    @cached_property
-    def weighted(self) -> Floats:
-        """Weighted sums of the rows of each window, (windows, width)."""
-        rows = self.weight[:, None] * self.rows
-        return np.asarray(np.add.reduceat(rows, self.start[:-1], axis=0))
-
-    @cached_property
-    def certain(self) -> Floats:
-        """Sums of squared weights in each window, (windows,)."""
-        return np.asarray(np.add.reduceat(self.weight**2, self.start[:-1]))
-
-    @property
-    def rest(self) -> Floats:
-        """Weighted sums of the rows of all other windows, (windows, width)."""
-        return np.asarray(self.weighted.sum(axis=0) - self.weighted)
-
-    @property
-    def rest_certain(self) -> Floats:
-        """Sums of squared weights over all other windows, (windows,)."""
-        return np.asarray(np.maximum(self.certain.sum() - self.certain, 0.0))
+        # By window: the weighted sum of its rows, and of the rows of all others.
+        weighted = np.add.reduceat(weight[:, None] * rows, start[:-1], axis=0)
+        certain = np.add.reduceat(weight**2, start[:-1])
+        self.total, self.certain = weighted.sum(axis=0), certain.sum()
+        """Weighted sum of all rows, (width,), and sum of the squared weights."""
+        self._rest = self.total - weighted
+        self._rest_certain = np.maximum(self.certain - certain, 0.0)
 
     def evidence(self, variance: float) -> Floats:
         """Return the log-likelihood ratio of true to pseudo for each claim, (claims,).
@@ -475,11 +455,11 @@ class RoundUploads:
         Exact for two Gaussians, with the row estimated from the other windows;
         ``variance`` is the prior variance of one of its coordinates.
         """
-        certain = self.rest_certain + self.noise / variance
-        mean = self.rest / certain[:, None]
-        along = (self.rows * mean[self.window]).sum(axis=1)
-        length = (mean**2).sum(axis=1)[self.window]
-        spread = (self.noise / certain)[self.window]
+        certain = self._rest_certain + self.noise / variance
+        mean = self._rest / certain[:, None]
+        along = (self.rows * mean[self._window]).sum(axis=1)
+        length = (mean**2).sum(axis=1)[self._window]
+        spread = (self.noise / certain)[self._window]
         width = self.rows.shape[1]
         return _log_ratio(self.square, along, length, spread, self.noise, width)
 
@@ -488,21 +468,21 @@ class RoundUploads:
 
         The true row is one of ``known``; ``log_chance`` (statuses,) is its log prior.
         """
-        fits = known.log_likelihood(self.rest, self.rest_certain, self.noise)
+        fits = known.log_likelihood(self._rest, self._rest_certain, self.noise)
         chance = log_chance + fits
         chance -= logsumexp(chance, axis=1, keepdims=True)
         length, along = (known.row**2).sum(axis=1), self.rows @ known.row.T
         square, width = self.square[:, None], self.rows.shape[1]
         ratio = _log_ratio(square, along, length, known.spread, self.noise, width)
-        return np.asarray(logsumexp(chance[self.window] + ratio, axis=1))
+        return np.asarray(logsumexp(chance[self._window] + ratio, axis=1))
 
 
-def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
+def draw_sample(
+    people: int, count: int, seed: int, stream: str = "server notes"
+) -> NDArray[np.int64]:
     """Draw at most ``count`` people at random, ascending: (sample,)."""
-    whole(1, people=people, count=count)
-    rng = Streams(seed).numpy("server notes")
-    drawn = rng.choice(people, min(people, count), replace=False)
-    return np.sort(drawn).astype(np.int64)
+    rng = Streams(seed).numpy(stream)
+    return np.sort(rng.choice(people, min(people, count), replace=False))
 
 
 class UploadStatisticsView:
@@ -580,7 +560,7 @@ class UploadStatisticsView:
         evidence = statistics.evidence[mine]
         weight = posterior(evidence, start, terms.copies, single=terms.single)
         seen = RoundUploads(rows, start, weight, terms.assumed_sigma**2)
-        total, certain = seen.weighted.sum(axis=0), float(seen.certain.sum())
+        total, certain = seen.total, float(seen.certain)
         strength = statistics.strength[place, channel]
         if message.channel == _FIRST and terms.mask_share is not None:
             missing = "uploads precede the parameters of their round"
@@ -620,12 +600,12 @@ class UploadStatisticsView:
         return replace(deepcopy(self._statistics), rounds=self._rounds)
 
 
+@dataclass
 class UploadRecorder:
     """Recorder of the uploads of a random sample of people (``training.Recorder``)."""
 
-    def __init__(self, settings: ViewSettings) -> None:
-        self._settings = settings
-        self._view: UploadStatisticsView | None = None
+    _settings: ViewSettings
+    _view: UploadStatisticsView | None = None
 
     @classmethod
     def of(cls, settings: PredictionSettings) -> "UploadRecorder | None":

@@ -52,8 +52,7 @@ def compare(
       epifalcon compare --preset larger-sars --methods all --out runs/larger
     """
     from epifalcon.store import MANIFEST
-    from epifalcon.studies.compare import plan_of
-    from epifalcon.studies.comparison import run_comparison
+    from epifalcon.studies.compare import plan_of, run_comparison
     from epifalcon.studies.study import plan_comparison
     from epifalcon.studies.worker_pool import WorkerOptions
 
@@ -216,7 +215,7 @@ def report(
     Examples:
       epifalcon study report --results runs/studies
     """
-    from epifalcon.studies.study_report import write_report
+    from epifalcon.studies.catalogue import write_report
 
     console = Console(json=as_json, quiet=quiet)
     place = out or results / "studies.html"

@@ -153,14 +153,6 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[Any]:
     return given
 
 
-def need_both(ranked: RankingCurve, who: str = "those scored") -> None:
-    """Raise ``DataError`` unless some are infected and some not; ``who`` names them."""
-    if not ranked.infected:
-        raise DataError(f"no infected person among {who} ({ranked.people} people)")
-    if not ranked.healthy:
-        raise DataError(f"all of {who} are infected ({ranked.people} people)")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricSettings(Checked):
     """Settings of the metrics."""

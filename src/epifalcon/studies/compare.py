@@ -1,19 +1,23 @@
-"""``epifalcon compare`` as a study with one cell, and plots shared by studies."""
+"""``epifalcon compare``, a study with one cell, and plots shared by studies."""
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, MethodResult
-from epifalcon.methods.registry import names
+from epifalcon.methods.registry import load_file, names
+from epifalcon.progress import Progress, silent
 from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.reports.study_plots import REFERENCES
 from epifalcon.studies.scenarios import printed
-from epifalcon.studies.scheduler import StudyRun
+from epifalcon.studies.scheduler import StudyRun, run_study
 from epifalcon.studies.study import (
     ALL,
     Cell,
@@ -22,8 +26,99 @@ from epifalcon.studies.study import (
     Study,
     StudyPlan,
     StudyPlot,
+    plan_comparison,
 )
+from epifalcon.studies.study_report import write_comparison
+from epifalcon.studies.study_rows import study_result
+from epifalcon.studies.worker_pool import WorkerOptions
 from epifalcon.types import Plain
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A finished comparison."""
+
+    folder: Path
+    """Holds ``report.html``, tables, figures and one run per seed."""
+    result: dict[str, Any]
+    """All numbers, as ``epifalcon compare --json`` prints them."""
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """One row per method: mean and 95 % interval of each metric over the seeds.
+
+        Columns: ``method``, ``title``, ``kind``, ``seeds`` (finished ones), ``auc``,
+        ``auc_low``, ``auc_high`` and likewise for the other metrics, ``seconds``.
+        """
+        rows = []
+        for row in self.result["rows"]:
+            values = {name: row[name] for name in ("method", "title", "kind")}
+            values["seeds"] = len(row["seeds"])
+            for name in self.result["metrics"]:
+                over = row["metrics"][name]
+                values[name] = over["mean"]
+                values |= {f"{name}_{end}": over[end] for end in ("low", "high")}
+            rows.append(values | {"seconds": row["seconds"]})
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def compare(
+    out: str | Path,
+    *,
+    preset: str | None = None,
+    methods: Sequence[str] | str = ALL,
+    seeds: int = 5,
+    first_seed: int = 0,
+    overrides: Sequence[str] = (),
+    sources: Sequence[str | Path] = (),
+    jobs: int | None = None,
+    retry: bool = False,
+    progress: Progress = silent,
+) -> Comparison:
+    """Run methods on the same cities, outbreaks and tests; compare them over seeds.
+
+    Each method of each seed runs in its own process. Called again, with more methods
+    or seeds or after an interruption, it only computes what is missing.
+
+    Args:
+        out: Folder of the comparison.
+        preset: Preset or TOML file; by default that of ``out``, or ``hamlet``.
+        methods: Names of methods, or ``all``.
+        seeds: Number of cities and outbreaks.
+        first_seed: The first of the seeds.
+        overrides: Settings such as ``"city.people=500"``.
+        sources: Python files that register methods of your own.
+        jobs: Processes at the same time; by default one per core.
+        retry: Run failed methods again.
+        progress: Called with the name of the stage and how much of it is done.
+
+    Returns:
+        The results, with ``table`` as a polars DataFrame.
+    """
+    files = tuple(Path(source).resolve() for source in sources)
+    for file in files:
+        load_file(file)
+    plan = plan_comparison(
+        Path(out),
+        preset=preset,
+        overrides=tuple(overrides),
+        methods=methods if isinstance(methods, str) else ",".join(methods),
+        seeds=seeds,
+        first_seed=first_seed,
+        sources=files,
+    )
+    study_plan = plan_of(plan)
+    result = run_comparison(study_plan, WorkerOptions(jobs=jobs, retry=retry), progress)
+    return Comparison(Path(out), result)
+
+
+def run_comparison(
+    study_plan: StudyPlan, workers: WorkerOptions, progress: Progress = silent
+) -> dict[str, Any]:
+    """Run a planned comparison, write its files and return its result."""
+    result = study_result(run_study(study_plan, workers, progress, raise_errors=True))
+    write_comparison(study_plan, result)
+    return result
 
 
 def plan_of(plan: Plan) -> StudyPlan:

@@ -6,12 +6,12 @@ data. The true places and test results serve only to evaluate the attacks.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.attacks import label_inference, upload_attacks
+from epifalcon.attacks import label_inference, recurrence, upload_attacks
 from epifalcon.attacks.audit.field_canaries import audit_field_releases
 from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import audit_releases
@@ -24,18 +24,11 @@ from epifalcon.attacks.claims import (
 from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
 from epifalcon.attacks.label_inference import LabelScores
 from epifalcon.attacks.localisation import forward_backward, log_visits
-from epifalcon.attacks.recurrence import (
-    EvidenceWeights,
-    RepeatReliability,
-    ShadowCity,
-    by_sets,
-    combined,
-    learn,
-    learn_sets,
-    recurrence,
-    slots_of_set,
+from epifalcon.attacks.upload_recorder import (
+    UploadStatistics,
+    draw_sample,
+    read_statistics,
 )
-from epifalcon.attacks.upload_recorder import UploadStatistics, read_statistics
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
@@ -140,14 +133,7 @@ def attacks_on(
         claimed=statistics.claimed,
     )
     true = true_claims(claims, people_of(run.traces, statistics.people))
-    attack_scores = [
-        AttackScores(name, what, upload_attacks.ATTACKS[name](statistics), title=title)
-        for name, (title, what) in _UPLOADS.items()
-    ]
-    attack_scores += places.attack_scores(statistics)
-    on_places = [
-        evaluate_attack(attack, claims, true, seed) for attack in attack_scores
-    ]
+    on_places = places.attacks(true, seed, statistics)
     return (*on_places, *label_attacks(run, statistics, places.likely()))
 
 
@@ -209,12 +195,11 @@ def _audit_field(
     noise = RunSeeds(run.seed, run.secret).noise
     sent = RecordedRun.of(task, run.traces, run.known, run.seed, noise)
     # Sums contain no single person's message to attack; they are audited by canaries.
-    count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
-    rng = Streams(seed).numpy("attacked people")
-    chosen = rng.choice(run.traces.people, count, replace=False)
-    people = np.sort(chosen).astype(np.int32)
+    most = 0 if task.mode == "sums" else _FIELD_PEOPLE
+    drawn = draw_sample(run.traces.people, most, seed, "attacked people")
+    people = drawn.astype(np.int32)
     attacks: list[Attack] = []
-    if count:
+    if most:
         known = ranking("places", "the places of a message", _CERTAIN)
         known = replace(known, random=0.0)
         guesses = [from_messages(sent, people, progress), from_counts(sent, people)]
@@ -223,7 +208,7 @@ def _audit_field(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
-        people=count,
+        people=len(people),
         guarantee=Guarantee(
             spent=privacy_spent(task.mode, ledger),
             rounds=len(sent.broadcasts),
@@ -259,29 +244,14 @@ def _other_promises(ledger: Ledger) -> OtherRelations:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class AttackScores:
-    """The scores that an attack assigns to all claims."""
-
-    name: str
-    what: str
-    """Description of the data that the attack uses."""
-    score: Floats
-    """(claims,); higher means more likely true."""
-    then: Floats | None = None
-    """(claims,) tie-breaker between equal scores."""
-    title: str = ""
-    """Title in tables; the name if empty."""
-
-
 @dataclass(frozen=True)
 class AttackParameters:
     """Attack parameters learnt in simulated cities of the attacker."""
 
-    passes: tuple[EvidenceWeights, ...]
-    sets: RepeatReliability = field(default_factory=RepeatReliability)
+    passes: tuple[recurrence.EvidenceWeights, ...]
+    sets: recurrence.RepeatReliability
     """Parameters of the attack by sets."""
-    by_sets: bool = False
+    by_sets: bool
     """True if the attack by sets had a lower error than the attack by moves and
     recurrence, in a city that neither was learnt in."""
 
@@ -293,53 +263,80 @@ class ClaimedPlaces:
     claims: Candidates
     model: MobilityModel
     parameters: AttackParameters
-    claimed: Counts | None = None
-    """(claims,) number of people who claim the place; None if not counted."""
+    claimed: Counts
+    """(claims,) number of people who claim the place."""
 
     def likely(self, statistics: UploadStatistics | None = None) -> Floats:
         """Return (claims,) probabilities of being true, by the strongest attack."""
-        hints, slots = None, None
+        slots, hints = None, None
         if self.parameters.by_sets:
-            slots = slots_of_set(self.claims)
+            slots = recurrence.slots_of_set(self.claims)
         if statistics is not None:
             hints = upload_attacks.combined(statistics, slots)
         if self.parameters.by_sets:
             return self._by_sets(hints)
-        return combined(self.claims, self.model, self.parameters.passes, hints)
+        passes = self.parameters.passes
+        return recurrence.combined(self.claims, self.model, passes, hints)
 
     def _by_sets(self, hints: Floats | None = None) -> Floats:
         sets = self.parameters.sets
-        return by_sets(self.claims, self.model, sets, hints, self.claimed)
+        return recurrence.by_sets(self.claims, self.model, sets, self.claimed, hints)
 
-    def attack_scores(
-        self, statistics: UploadStatistics | None = None
-    ) -> list[AttackScores]:
-        """Return all attacks on places; with ``statistics``, also the joint attack."""
+    def attacks(
+        self, true: Mask, seed: int, statistics: UploadStatistics | None = None
+    ) -> list[Attack]:
+        """Evaluate all attacks on places; ``true`` (claims,) marks the true claims.
+
+        With ``statistics``, also those on uploads and the joint attack. ``seed`` is the
+        seed of intervals.
+        """
         claims, model = self.claims, self.model
         visits = log_visits(claims, model)
-        moves = forward_backward(claims, model)
-        often = recurrence(claims).same_hour.astype(float)
-        both = combined(claims, model, self.parameters.passes)
-        at_this_hour = "the place claimed most often at this hour of other days"
-        weighed = "both, weighted by a simulated city of the attacker"
-        equal_sets = "moves, with equal true places in slots with equal claims"
+
+        def attack(
+            name: str,
+            what: str,
+            score: Floats,
+            then: Floats | None = None,
+            title: str = "",
+        ) -> Attack:
+            verdict = localisation_error(name_best(claims, score, then), claims, true)
+            interval = verdict.interval(Streams(seed).numpy(f"audit {name}"))
+            return Attack(
+                name=name,
+                title=title or name,
+                what=what,
+                error=interval.estimate,
+                low=interval.low,
+                high=interval.high,
+                random=verdict.random,
+            )
+
         attacks = [
-            AttackScores("moves", "the population's mobility (the paper's)", moves),
-            AttackScores("recurrence", at_this_hour, often, visits),
-            AttackScores("moves and recurrence", weighed, both),
-            AttackScores("moves by sets", equal_sets, self._by_sets()),
+            attack(name, what, upload_attacks.ATTACKS[name](statistics), title=title)
+            for name, (title, what) in _UPLOADS.items()
+            if statistics is not None
         ]
-        if self.claimed is not None:
-            usual = np.maximum(visits, _LEAST_LOG)
-            score = usual - np.log(np.maximum(self.claimed, 1))
-            what = "usual visits of a place, compared with the people claiming it"
-            attacks.insert(0, AttackScores("claimants", what, score))
+        what = "usual visits of a place, compared with the people claiming it"
+        usual = np.maximum(visits, _LEAST_LOG)
+        score = usual - np.log(np.maximum(self.claimed, 1))
+        attacks.append(attack("claimants", what, score))
+        what = "the population's mobility (the paper's)"
+        attacks.append(attack("moves", what, forward_backward(claims, model)))
+        often = recurrence.recurrence(claims).same_hour.astype(float)
+        what = "the place claimed most often at this hour of other days"
+        attacks.append(attack("recurrence", what, often, visits))
+        what = "both, weighted by a simulated city of the attacker"
+        both = recurrence.combined(claims, model, self.parameters.passes)
+        attacks.append(attack("moves and recurrence", what, both))
+        what = "moves, with equal true places in slots with equal claims"
+        attacks.append(attack("moves by sets", what, self._by_sets()))
         if statistics is not None:
-            by_sets = self.parameters.by_sets
-            best = "moves by sets" if by_sets else "moves and recurrence"
+            sets = self.parameters.by_sets
+            best = "moves by sets" if sets else "moves and recurrence"
             what, title = f"uploads, counts, {best}", "everything together"
-            score = self.likely(statistics)
-            attacks.append(AttackScores("everything", what, score, title=title))
+            likely = self.likely(statistics)
+            attacks.append(attack("everything", what, likely, title=title))
         return attacks
 
 
@@ -349,18 +346,19 @@ def learn_attacks(
     """Learn the attacks in one simulated city and select the better one in a second."""
     streams = Streams(seed)
     own = rehearse(experiment, copies, seed, progress)
-    passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
+    passes = recurrence.learn(own)
+    sets = recurrence.learn_sets(own, streams.numpy("rehearsed hints"))
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
     claims, model = other.candidates, other.model
-    by_moves = combined(claims, model, passes)
-    one_per_set = by_sets(claims, model, sets, claimed=other.claimed)
+    by_moves = recurrence.combined(claims, model, passes)
+    one_per_set = recurrence.by_sets(claims, model, sets, other.claimed)
     better = other.error(one_per_set) < other.error(by_moves)
     return AttackParameters(passes, sets, better)
 
 
 def rehearse(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
-) -> ShadowCity:
+) -> recurrence.ShadowCity:
     """Simulate a city for the attacker, with pseudo traces as in the run.
 
     It has as many people as the run's city, at most 2,000, since the distinctness of
@@ -380,27 +378,9 @@ def rehearse(
     attacked = everybody.of_people(some)
     claimed = np.bincount(everybody.key)[attacked.key]
     some_traces = people_of(traces, np.arange(some))
-    return ShadowCity(attacked, some_traces, model, claimed)
+    return recurrence.ShadowCity(attacked, some_traces, model, claimed)
 
 
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
     """Return the traces restricted to ``people``."""
     return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
-
-
-def evaluate_attack(
-    attack_scores: AttackScores, claims: Candidates, true: Mask, seed: int
-) -> Attack:
-    """Evaluate an attack; ``true`` (claims,) marks the true claims."""
-    guess = name_best(claims, attack_scores.score, attack_scores.then)
-    verdict = localisation_error(guess, claims, true)
-    interval = verdict.interval(Streams(seed).numpy(f"audit {attack_scores.name}"))
-    return Attack(
-        name=attack_scores.name,
-        title=attack_scores.title or attack_scores.name,
-        what=attack_scores.what,
-        error=interval.estimate,
-        low=interval.low,
-        high=interval.high,
-        random=verdict.random,
-    )

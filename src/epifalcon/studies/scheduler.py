@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from epifalcon import store
 from epifalcon.errors import (
@@ -34,7 +34,7 @@ from epifalcon.experiments.run_folder import (
     RunInputs,
     create_run_folder,
 )
-from epifalcon.experiments.simulation import prepare, run_epidemics
+from epifalcon.experiments.simulation import CityInputs, prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
@@ -67,11 +67,8 @@ _GROWS = [
     *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
 ]
 """Name prefixes of files that may be added to the folder of a comparison later."""
-_CACHED = 5
-"""Maximum number of cities and epidemics cached for other cells."""
-_MOST_VISITS = 20_000_000
-"""Largest city that is cached, in people times slots: 80 MB."""
 
+R = TypeVar("R", MethodResult, FollowUpResult)
 Results = Mapping[str, Mapping[int, MethodResult | MethodFailure]]
 """Results by method and seed."""
 
@@ -111,8 +108,9 @@ class StudyTask:
     @property
     def result(self) -> MethodResult | FollowUpResult | MethodFailure:
         """Load the stored result or failure."""
-        result = (FollowUpResult if self.then else MethodResult).load(self.place)
-        return result or MethodFailure.load(self.place) or MethodFailure("was not run")
+        if self.then:
+            return _load(FollowUpResult, self.place)
+        return _load(MethodResult, self.place)
 
     def job(self, threads: int) -> Job:
         """Return the job that a worker executes for this task."""
@@ -139,14 +137,13 @@ class StudyRun:
         if cell.then is None:
             return None
         plan = self.study_plan.plans[cell.label]
-        result = StudyTask(plan, seed, method, cell.then).result
-        return None if isinstance(result, MethodResult) else result
+        return _load(FollowUpResult, plan.place(seed, method) / cell.then)
 
     @property
     def cpu_hours(self) -> float:
         """CPU hours of all runs and follow-ups, each counted once."""
         spent: dict[Path, float] = {}
-        for cell, method, seed in _runs(self.study_plan):
+        for cell, method, seed in self.study_plan.runs:
             place = self.study_plan.plans[cell.label].place(seed, method)
             run = self.results[cell.label][method][seed]
             if isinstance(run, MethodResult):
@@ -177,21 +174,12 @@ def run_study(
         for cell in study_plan.cells
     }
     tasks: dict[Path, StudyTask] = {}
-    for cell, method, seed in _runs(study_plan):
+    for cell, method, seed in study_plan.runs:
         if cell.then and isinstance(results[cell.label][method][seed], MethodResult):
             task = StudyTask(study_plan.plans[cell.label], seed, method, cell.then)
             tasks.setdefault(task.place, task)
     run_follow_ups(list(tasks.values()), workers, progress)
     return StudyRun(study_plan, results)
-
-
-def _runs(study_plan: StudyPlan) -> Iterator[tuple[Cell, str, int]]:
-    """Yield every (cell, method, seed), ordered by seed."""
-    for seed in study_plan.seeds:
-        for cell in study_plan.cells:
-            if seed in study_plan.plans[cell.label].seeds:
-                for method in cell.methods:
-                    yield cell, method, seed
 
 
 def run_follow_ups(
@@ -219,7 +207,6 @@ def run_comparisons(
     """
     with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
-        failed: dict[Path, MethodFailure] = {}
         for done, plan in enumerate(plans):
             progress("cities", done, len(plans))
             try:
@@ -230,33 +217,27 @@ def run_comparisons(
                 remedy = ""
                 if isinstance(error, CorruptFileError):
                     remedy = f"; delete {plan.folder} to run it again"
-                failed[plan.folder] = MethodFailure(_reason(error) + remedy)
+                scheduler.lose(plan, plan.seeds, _reason(error) + remedy)
         progress("cities", len(plans), len(plans))
         scheduler.run(scheduler.batches(), progress)
-        return [scheduler.results(plan, failed.get(plan.folder)) for plan in plans]
+        return [scheduler.results(plan) for plan in plans]
 
 
 class Simulations:
-    """Simulator of run inputs, with a cache of cities and outbreaks."""
+    """Simulator of run inputs; consecutive runs in the same city share it."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, Any] = {}
+        self._city: tuple[str, CityInputs] | None = None
+        """The latest city and the hash of its settings."""
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
-        settings = {"city": as_plain(experiment.city), "seed": seed}
-        key = fingerprint(settings)
-        city = self._cache.get(key) or prepare(plan.name, experiment, seed)
-        for part in ("pathogen", "outbreak", "labels"):
-            settings[part] = as_plain(getattr(experiment, part))
-        outbreak = fingerprint(settings)
-        epidemic = self._cache.get(outbreak)
-        if epidemic is None:
-            epidemic = next(run_epidemics(experiment, city.traces, seed))
-        if city.traces.by_slot.size <= _MOST_VISITS:
-            newest = list((self._cache | {key: city, outbreak: epidemic}).items())
-            self._cache = dict(newest[-_CACHED:])
+        key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
+        if self._city is None or self._city[0] != key:
+            self._city = key, prepare(plan.name, experiment, seed)
+        city = self._city[1]
+        epidemic = next(run_epidemics(experiment, city.traces, seed))
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"
@@ -341,7 +322,7 @@ class Scheduler:
         self._exclusive: set[str] = set()
         """Jobs that were killed in an earlier attempt; each runs without other jobs."""
         self._lost: dict[tuple[Path, int], MethodFailure] = {}
-        """Failures of city simulations, by folder and seed."""
+        """Failures to prepare the inputs of a run, by folder and seed."""
         self._peak_mb: dict[tuple[int, str], float] = {}
         """Peak memory, by city size and method."""
         self._seconds: dict[tuple[int, str], float] = {}
@@ -367,8 +348,6 @@ class Scheduler:
 
     def add(self, task: StudyTask) -> None:
         """Add the task unless its result, or a failure not to be retried, is stored."""
-        if task.name in self._tasks:
-            raise DataError(f"two comparisons have the label {task.plan.label!r}")
         place, failed = task.place, MethodFailure.load(task.place)
         if task.then:
             done = FollowUpResult.load(place) is not None
@@ -412,7 +391,7 @@ class Scheduler:
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
-                self._lost[plan.folder, seed] = MethodFailure(_reason(error))
+                self.lose(plan, [seed], _reason(error))
                 self._finished |= {task.name for task in tasks}
             else:
                 yield [task.job(threads) for task in tasks]
@@ -455,16 +434,19 @@ class Scheduler:
             self._peak_mb[task.kind] = peak
         self._seconds.setdefault(task.kind, result.seconds)
 
-    def results(self, plan: Plan, failed: MethodFailure | None = None) -> Results:
-        """Return results by method and seed; ``failed``, if given, replaces all."""
+    def lose(self, plan: Plan, seeds: Iterable[int], reason: str) -> None:
+        """Record that the inputs of these runs could not be prepared."""
+        for seed in seeds:
+            self._lost[plan.folder, seed] = MethodFailure(reason)
 
-        def load(seed: int, method: str) -> MethodResult | MethodFailure:
-            place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))
-            result = MethodResult.load(place) or lost or MethodFailure.load(place)
-            return result or MethodFailure("was not run")
-
+    def results(self, plan: Plan) -> Results:
+        """Return results by method and seed."""
         return {
-            method: {seed: failed or load(seed, method) for seed in plan.seeds}
+            method: {
+                seed: self._lost.get((plan.folder, seed))
+                or _load(MethodResult, plan.place(seed, method))
+                for seed in plan.seeds
+            }
             for method in plan.methods
         }
 
@@ -482,6 +464,12 @@ class Scheduler:
         if len(running) > _SHOWN:
             messages.append(f"{len(running) - _SHOWN} more")
         progress(name, len(self._finished), len(self._tasks), "; ".join(messages))
+
+
+def _load(kind: type[R], place: Path) -> R | MethodFailure:
+    """Load the result in ``place``, or the failure."""
+    result = kind.load(place) or MethodFailure.load(place)
+    return result or MethodFailure("was not run")
 
 
 def _reason(error: Exception) -> str:

@@ -203,11 +203,15 @@ class StudyPlan:
         return list({plan.folder: plan for plan in self.plans.values()}.values())
 
     @property
-    def runs(self) -> int:
-        """Number of method runs: methods times seeds, over all cells."""
-        return sum(
-            len(self.plans[cell.label].seeds) * len(cell.methods) for cell in self.cells
-        )
+    def runs(self) -> list[tuple[Cell, str, int]]:
+        """Every cell, method and seed that is run, ordered by seed."""
+        return [
+            (cell, method, seed)
+            for seed in self.seeds
+            for cell in self.cells
+            if seed in self.plans[cell.label].seeds
+            for method in cell.methods
+        ]
 
 
 def plan_study(study: Study, request: StudyRequest, work: Path) -> StudyPlan:

@@ -1,44 +1,40 @@
-"""Write the folder of a finished study, and one page that lists finished studies.
+"""Write the folder of a finished study: tables, plots, the command and one page.
 
-A folder holds tables, plots, the command and one page. It is written atomically and
-replaces an earlier one of the same study and scale.
+It is written atomically and replaces an earlier one of the same study and scale.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from epifalcon import store
-from epifalcon.errors import DataError, WriteError
+from epifalcon.errors import WriteError
 from epifalcon.reports import formats, plot_style
-from epifalcon.reports.html_page import Link, Page, Part, Picture, Section, Text
+from epifalcon.reports.html_page import Page, Picture, Section, Text
 from epifalcon.reports.metric_registry import glossary
 from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies import study_tables
-from epifalcon.studies.catalogue import find_study, study_names
 from epifalcon.studies.study import Study, StudyPlan
 from epifalcon.types import Plain
 
-_KIND: Final = "study"
+KIND: Final = "study"
 """Kind of a finished study in its manifest."""
-_TABLE: Final = "table"
+TABLE: Final = "table"
 """Name of the files with the result: ``table.json`` and others."""
-_PLOTS: Final = "figures"
-_PICTURES: Final = "pictures"
+PLOTS: Final = "figures"
+PICTURES: Final = "pictures"
 """In ``table.json``: caption and width of each plot by its name."""
 REPORT: Final = "report.html"
-_MARKER = "epifalcon studies"
 _MOST_LABELS = 4
 """Maximum number of cell labels in a row of the table of towns."""
 
 
 def require_free(out: Path, study_plan: StudyPlan) -> None:
     """Raise ``WriteError`` if ``write_study`` could not write to ``out``."""
-    manifest = store.occupant(out, _KIND)
+    manifest = store.occupant(out, KIND)
     if manifest is None:
         # Test writing to the parent folder; the trial file is removed.
         trial = out.with_name(f".{out.name}.trial")
@@ -60,7 +56,7 @@ def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
     stored = 0
     # A damaged table needs no protection.
     with contextlib.suppress(OSError, ValueError, KeyError):
-        text = (out / f"{_TABLE}.json").read_text(encoding="utf-8")
+        text = (out / f"{TABLE}.json").read_text(encoding="utf-8")
         stored = len(json.loads(text)["seeds"])
     if seeds < stored:
         raise WriteError(
@@ -81,24 +77,24 @@ def write_study(out: Path, study_plan: StudyPlan, result: Plain) -> None:
     origin = store.Origin.now(settings, None)
     with store.new_directory(out, overwrite=True) as scratch:
         write_files(scratch, study_plan, result)
-        store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
+        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
 
 
 def write_files(folder: Path, study_plan: StudyPlan, result: Plain) -> None:
     """Write plots, tables and page of the study into ``folder``, the JSON last."""
     study = study_plan.study
-    pictures = _draw(folder / _PLOTS, study, result)
+    pictures = _draw(folder / PLOTS, study, result)
     captions = {
         one.path.stem: {"caption": one.caption, "wide": one.wide} for one in pictures
     }
     sentences = study_tables.findings(result)
-    stored = {**result, "reading": sentences, _PICTURES: captions}
+    stored = {**result, "reading": sentences, PICTURES: captions}
     for name, text in {
-        f"{_TABLE}.csv": study_tables.as_csv(study, result),
-        f"{_TABLE}.md": study_tables.as_markdown(study, result, sentences),
+        f"{TABLE}.csv": study_tables.as_csv(study, result),
+        f"{TABLE}.md": study_tables.as_markdown(study, result, sentences),
         "command.txt": _command(result),
         REPORT: _page(study_plan, result, pictures).to_html(),
-        f"{_TABLE}.json": json_text(stored, indent=1) + "\n",
+        f"{TABLE}.json": json_text(stored, indent=1) + "\n",
     }.items():
         store.replace_text(folder / name, text)
 
@@ -106,7 +102,7 @@ def write_files(folder: Path, study_plan: StudyPlan, result: Plain) -> None:
 def write_comparison(study_plan: StudyPlan, result: Plain) -> Path:
     """Write the files of a comparison if its result changed; return its page."""
     (plan,) = study_plan.comparisons
-    stored = plan.folder / f"{_TABLE}.json"
+    stored = plan.folder / f"{TABLE}.json"
     with store.writing(plan.folder):
         before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
         # Findings and captions follow the result in the file.
@@ -116,82 +112,8 @@ def write_comparison(study_plan: StudyPlan, result: Plain) -> Path:
     return plan.folder / REPORT
 
 
-def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Return the results of finished studies by folder, with verified checksums."""
-    studies = {}
-    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not (place / f"{_TABLE}.json").is_file():
-            continue
-        try:
-            if store.read_manifest(place)["kind"] != _KIND:
-                continue
-        except DataError:
-            # Not written by epifalcon.
-            continue
-        store.verify(place)
-        text = (place / f"{_TABLE}.json").read_text(encoding="utf-8")
-        studies[place] = json.loads(text)
-    return studies
-
-
-def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
-    """Write the page of all studies in ``results``; return a summary of each."""
-    order = study_names()
-    studies = [
-        (place, result)
-        for place, result in finished_studies(results).items()
-        if result["study"] in order
-    ]
-    if not studies:
-        raise DataError(
-            f"{results}: holds no finished study; run one with: epifalcon study run "
-            "NAME, or give another folder, as in --results runs/studies"
-        )
-    if out.is_dir():
-        raise WriteError(f"{out}: is a folder, expected a file to write")
-    if out.is_file() and f"<!-- {_MARKER} -->" not in out.read_text(
-        encoding="utf-8", errors="replace"
-    ):
-        raise WriteError(f"{out}: is not a page of studies; choose another file")
-    studies.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
-    page = Page(
-        title="epifalcon: studies",
-        lead="Findings, first table and plots of each finished study. The page of each "
-        "study has all tables.",
-        sections=[_study_section(*one, out) for one in studies],
-        marker=_MARKER,
-    )
-    with store.writing(out, out.with_name(f".{out.name}.partial")):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        store.replace_text(out, page.to_html())
-    return [
-        {
-            "study": result["study"],
-            "scale": result["scale"],
-            "rows": len(result["rows"]),
-            "seeds": len(result["seeds"]),
-            "cpu_hours": result["cpu_hours"],
-            "report": str(place / REPORT),
-        }
-        for place, result in studies
-    ]
-
-
-def _study_section(place: Path, result: Plain, out: Path) -> Section:
-    """Return findings, the first table and every plot of a study."""
-    study = find_study(result["study"])
-    link = os.path.relpath(place / REPORT, out.parent)
-    parts: list[Part] = [Link("All tables of this study", link), *_findings(result)]
-    parts += study_tables.metric_tables(study, result)[:1]
-    for path in sorted((place / _PLOTS).glob("*.png")):
-        shown = result.get(_PICTURES, {}).get(path.stem, {})
-        name = f"{study.title}, {result['scale']}: {path.stem.replace('-', ' ')}"
-        wide = shown.get("wide", False)
-        parts.append(Picture(path, shown.get("caption") or name, wide=wide))
-    return Section(study_tables.headline(result), parts, study_tables.lead(result))
-
-
-def _findings(result: Plain) -> list[Text]:
+def findings_text(result: Plain) -> list[Text]:
+    """Return the findings of a study as a part of a page; empty if there are none."""
     sentences = study_tables.findings(result)
     return [Text(sentences, "findings")] if sentences else []
 
@@ -245,7 +167,7 @@ def _page(study_plan: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> 
         lead=study_tables.lead(result),
         headline=cards,
         sections=[
-            Section("Results", [*_findings(result), *metrics]),
+            Section("Results", [*findings_text(result), *metrics]),
             Section("Plots", pictures),
             Section("Differences", differences),
             Section("Recalibration", study_tables.recalibration_tables(study, result)),

@@ -39,9 +39,6 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
     rows = [
         _row(ran, cell, method) for cell in study_plan.cells for method in cell.methods
     ]
-    for label, count in Counter(cell.label for cell in study_plan.cells).items():
-        if count > 1:
-            raise EpifalconError(f"study {study.name}: two cells {label!r}")
     _add_differences(study_plan, rows)
     if study.ranked:
         order = list(dict.fromkeys(row["group"] for row in rows))

@@ -379,8 +379,7 @@ def _training(row: Plain) -> dict[str, str]:
     """Return ``TRAINING`` of a row as CSV cells, values by seed separated by spaces."""
     cells = {}
     for name in TRAINING:
-        # Tables written before these columns existed lack them.
-        value = row.get(name)
+        value = row[name]
         values = value if isinstance(value, list) else [value]
         cells[name] = "" if value is None else " ".join(map(json.dumps, values))
     return cells

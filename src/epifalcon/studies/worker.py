@@ -16,7 +16,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.attacks.claims import Candidates, true_claims
-from epifalcon.attacks.upload_recorder import VIEW, read_statistics
+from epifalcon.attacks.upload_recorder import VIEW, draw_sample, read_statistics
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation import metrics
 from epifalcon.experiments.run_folder import (
@@ -46,7 +46,6 @@ from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.methods.registry import load_file
 from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
-from epifalcon.streams import Streams
 from epifalcon.studies import privacy_audit
 from epifalcon.studies.study import FollowUp, source_sha256
 from epifalcon.studies.worker_pool import STOPPED
@@ -64,14 +63,31 @@ def measure(
     folder: str, method: str, sources: Sequence[str], progress: Progress = silent
 ) -> int:
     """Run ``method`` in the run of ``folder``; save its result or failure."""
-    run, files = Path(folder), [Path(source) for source in sources]
+    files = [Path(source) for source in sources]
 
     def work() -> None:
         for source in files:
             load_file(source)
-        measure_method(run, method, files, progress)
+        run = open_run(Path(folder))
+        was_done = (place / PREDICTION).is_dir()
+        options = TrainingOptions(
+            progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS
+        )
+        outcome = run_method(run, method, options)
+        peak, used = peak_rss_mb(), cpu_seconds()
+        result = MethodResult(
+            title=outcome.title,
+            seconds=outcome.seconds,
+            cpu_seconds=None if was_done else used,
+            peak_rss_mb=None if was_done else peak,
+            source_sha256=source_sha256(method, files),
+            training=training_of(outcome),
+            **evaluated(run, outcome),
+        )
+        result.save(place, run.origin)
+        (place / FAILED).unlink(missing_ok=True)
 
-    place = run / METHODS / method
+    place = Path(folder) / METHODS / method
     return _saving_failure(place, work, lambda: source_sha256(method, files))
 
 
@@ -112,30 +128,6 @@ def _saving_failure(
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
-
-
-def measure_method(
-    folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
-) -> MethodResult:
-    """Run ``method`` in the run of ``folder`` and save its metrics."""
-    run = open_run(folder)
-    place = run.method_folder(method)
-    was_done = (place / PREDICTION).is_dir()
-    options = TrainingOptions(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
-    outcome = run_method(run, method, options)
-    peak, used = peak_rss_mb(), cpu_seconds()
-    result = MethodResult(
-        title=outcome.title,
-        seconds=outcome.seconds,
-        cpu_seconds=None if was_done else used,
-        peak_rss_mb=None if was_done else peak,
-        source_sha256=source_sha256(method, sources),
-        training=training_of(outcome),
-        **evaluated(run, outcome),
-    )
-    result.save(place, run.origin)
-    (place / FAILED).unlink(missing_ok=True)
-    return result
 
 
 def training_of(outcome: Outcome) -> dict[str, Any]:
@@ -195,9 +187,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
         run.traces, run.known, run.settings, run.seed, secret=run.secret
     )
     pseudo = pseudo_traces_of(task, progress)
-    rng = Streams(run.seed).numpy("attacked people")
-    count = min(_PEOPLE, run.traces.people)
-    people = np.sort(rng.choice(run.traces.people, count, replace=False))
+    people = draw_sample(run.traces.people, _PEOPLE, run.seed, "attacked people")
     traces = privacy_audit.people_of(run.traces, people)
     some = PseudoTraces(traces, np.ascontiguousarray(pseudo.pseudo[:, :, people]))
     window = run.settings.model.window_slots
@@ -211,10 +201,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)
-    attacks = [
-        privacy_audit.evaluate_attack(one, claims, true, run.seed)
-        for one in places.attack_scores()
-    ]
+    attacks = places.attacks(true, run.seed)
     return {one.name: one.error for one in attacks} | {"random": attacks[0].random}
 
 

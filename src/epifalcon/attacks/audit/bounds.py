@@ -106,9 +106,9 @@ def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> fl
     return max(0.0, float(ndtri(hits.low) - ndtri(alarms.high)))
 
 
-def shared_confidence(confidence: float, tests: int) -> float:
+def shared_confidence(tests: int) -> float:
     """Return the confidence needed by each of ``tests`` joint tests (Bonferroni)."""
-    return 1 - (1 - confidence) / tests
+    return 1 - (1 - CONFIDENCE) / tests
 
 
 def guess_extremes(scores: Floats, included: Mask, share: float) -> Guesses:

@@ -18,6 +18,7 @@ import numpy as np
 from epifalcon.attacks.audit.canaries import ChannelObservations, coins
 from epifalcon.attacks.audit.releases import (
     ALL,
+    DEFAULT,
     ROUNDING,
     AuditRow,
     AuditSettings,
@@ -49,15 +50,14 @@ _MOST_PLACES = 200
 def audit_field_releases(
     recorded: RecordedRun,
     seed: int,
-    settings: AuditSettings | None = None,
+    settings: AuditSettings = DEFAULT,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
     """Return one row for each channel and one for all together, at each strength.
 
     The list is empty for mode ``off``, which has no guarantee. With probability
-    ``settings.confidence`` a plan whose claims are true passes.
+    ``CONFIDENCE`` a plan whose claims are true passes.
     """
-    settings = settings or AuditSettings()
     if not recorded.task.private:
         return ()
     rows: list[AuditRow] = []
@@ -103,7 +103,6 @@ class _AuditRun:
             audit_row(
                 one,
                 ledger,
-                self.settings,
                 self.strength,
                 sigma=1.0,
                 noise=noise_of(one, 1.0),

@@ -15,9 +15,8 @@ Rounds are the first, the last, and some drawn at random between them.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations, product
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -42,16 +41,6 @@ from epifalcon.attacks.audit.noise_checks import (
     shared_noise,
     worst,
 )
-from epifalcon.checks import (
-    Checked,
-    Count,
-    CountOrZero,
-    Positive,
-    PositiveShare,
-    Share,
-    whole,
-)
-from epifalcon.errors import SettingsError
 from epifalcon.federation.privacy_plan import PrivacyPlan
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import epsilon_of, sigma_for
@@ -62,7 +51,6 @@ from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 
 Strength = Literal["run", "test", "bare"]
-_TwoOrMore = Annotated[int, partial(whole, 2)]
 
 ALL = "all cells"
 """Channel name of the row that combines all channels."""
@@ -72,6 +60,8 @@ _BARE = 1e-6
 """Noise of the bare strength relative to the clip: negligible, but not zero."""
 _BARE_CANARIES, _BARE_ROUNDS = 400, 2
 """Canaries and rounds at the bare strength; few, as a wrong clip affects every row."""
+_GUESS_SHARE = 0.25
+"""Share of canaries to guess for the one-run bound, by most extreme scores."""
 _COHORTS, _COHORT = 60, 8
 """Number of cohorts that send one sum of gradients, and people in each."""
 
@@ -137,39 +127,31 @@ class AuditRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings(Checked):
-    """Settings of a canary audit."""
+class AuditSettings:
+    """Size of a canary audit."""
 
-    canaries: _TwoOrMore = 4000
+    canaries: int = 4000
     """Number of canary visits."""
-    canary_people: _TwoOrMore = 2000
+    canary_people: int = 2000
     """Number of canary people, for gradients."""
-    around: CountOrZero = 60
+    around: int = 60
     """Number of other people at the canaries' site; unused in mode ``local``."""
-    rounds: Count = 6
+    rounds: int = 6
     """Maximum number of audited rounds; even, so that reused noise cancels."""
-    confidence: Share = CONFIDENCE
-    """Probability that no bound of the whole audit is too high."""
-    test_epsilon: Positive = 2.0
+    test_epsilon: float = 2.0
     """Epsilon that the ledger claims for the audited rounds at strength ``test``."""
-    guess_share: PositiveShare = 0.25
-    """Share of canaries to guess for the one-run bound, by most extreme scores."""
     strengths: tuple[Strength, ...] = ("run", "test", "bare")
-    """Noise strengths at which to audit: ``run``, ``test`` and ``bare``."""
+    """Noise strengths at which to audit."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.strengths or len(set(self.strengths)) < len(self.strengths):
-            raise SettingsError("strengths must name 'run', 'test', 'bare', each once")
-        if self.confidence in (0, 1):
-            raise SettingsError(f"confidence={self.confidence} must be between 0 and 1")
+
+DEFAULT = AuditSettings()
 
 
 def audit_releases(
     plan: PrivacyPlan,
     model: FalconSettings,
     seed: int,
-    settings: AuditSettings | None = None,
+    settings: AuditSettings = DEFAULT,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
     """Audit every noised channel of ``plan`` at each strength.
@@ -177,9 +159,8 @@ def audit_releases(
     Returns a row for each channel, strength and way: uploads as the server receives
     them, or the fast engine. Empty for mode ``off``, which claims nothing. Counts of
     the fast engine and channels without noise are not audited. With probability
-    ``settings.confidence`` a plan whose claims are true passes.
+    ``CONFIDENCE`` a plan whose claims are true passes.
     """
-    settings = AuditSettings() if settings is None else settings
     if plan.upload is None or plan.gradient is None:
         return ()
     channels = 2 + 2 * plan.layers * len(_kinds(plan)) + (plan.presence is not None)
@@ -290,7 +271,6 @@ class _AuditRun:
                 audit_row(
                     one,
                     ledger,
-                    self.settings,
                     self.strength,
                     sigma=self._sigma(one.channel),
                     noise=found[one.way, one.channel],
@@ -339,7 +319,6 @@ def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
 def audit_row(
     seen: ChannelObservations,
     ledger: Ledger,
-    settings: AuditSettings,
     strength: Strength,
     *,
     sigma: float,
@@ -364,10 +343,10 @@ def audit_row(
     rounds, total = len(seen.scores), seen.scores.sum(axis=0)
     scored = [(total, rounds * seen.middle)]
     scored += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
-    level = shared_confidence(settings.confidence, tests * len(scored))
+    level = shared_confidence(tests * len(scored))
     mu = max(rates_mu(score > least, seen.included, level) for score, least in scored)
-    guesses = guess_extremes(total, seen.included, settings.guess_share)
-    level = shared_confidence(settings.confidence, tests)
+    guesses = guess_extremes(total, seen.included, _GUESS_SHARE)
+    level = shared_confidence(tests)
     return AuditRow(
         channel=seen.channel,
         unit=seen.unit,
@@ -379,7 +358,7 @@ def audit_row(
         claimed=0.0 if claimed is None else claimed[seen.unit].epsilon,
         lower_bound=epsilon_of(math.inf if noise.repeated else mu, delta),
         one_run_bound=one_run_epsilon(guesses, delta, level),
-        confidence=settings.confidence,
+        confidence=CONFIDENCE,
         canaries=guesses.canaries,
         noise=noise,
         without_receipt=len(set(seen.rounds) - received),
