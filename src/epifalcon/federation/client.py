@@ -22,12 +22,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
-from epifalcon.hypergraph.incidence import (
-    EdgeKeys,
-    Incidence,
-    distinct_members,
-    sum_of_edges,
-)
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
 from epifalcon.hypergraph.propagation import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.person_model import (
     Exchange,
@@ -181,7 +176,7 @@ class Client:
         """Compute the weights from ``counts``, people at each true edge, (edges,)."""
         inc, dtype = self.cohort.incidence, self.settings.dtype
         share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
-        own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
+        own = torch.from_numpy(inc.matrix.T @ (1 / counts)).unsqueeze(1) * share
         return EdgeWeights(share.to(dtype), own.to(dtype))
 
     def training(

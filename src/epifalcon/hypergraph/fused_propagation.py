@@ -23,21 +23,14 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled, each_part, inner
 from epifalcon._random import fill_normals
-from epifalcon.hypergraph.incidence import (
-    Ends,
-    Ids,
-    Incidence,
-    Rows,
-    count_ids,
-    select_rows,
-    transpose,
-)
-from epifalcon.hypergraph.propagation import RowsOf, equal_parts, inverse
+from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, Rows, count_ids
+from epifalcon.hypergraph.propagation import RowsOf, inverse
 from epifalcon.types import Floats
 
 Lanes = tuple[np.floating, ...]
@@ -80,9 +73,8 @@ class MergedEdges:
         group = np.empty(inc.edges, np.int32)
         bits = max(int(inc.edges).bit_length() + 1, 4)
         first = _merge(rows.start, rows.index, _by_region(inc), bits, group)
-        start = np.zeros(len(first) + 1, np.int64)
-        np.cumsum(inc.size[first], out=start[1:])
-        members = Rows(start, select_rows(rows.start, rows.index, first, start))
+        chosen = inc.matrix[first]
+        members = Rows(chosen.indptr.astype(np.int64), chosen.indices.astype(np.int32))
         return cls(members, count_ids(group[group != ALONE], len(first)), group)
 
     def __len__(self) -> int:
@@ -115,14 +107,16 @@ class MergedEdges:
             number of threads.
         """
         stays, width, rows = self.stays, x.shape[1], _pad(x)
-        bound = equal_parts(stays.start, _PARTS)
+        # Two parts with about equal numbers of stays.
+        middle = int(np.searchsorted(stays.start, stays.start[-1] / _PARTS))
+        bound = 0, middle, len(stays.start) - 1
         sums = self._take_zeros((_PARTS, *rows.shape), x.dtype)
         # Noise is added to the sum of a group, which is scaled afterwards.
         sigma = None if noise is None else (noise.group / weight).astype(x.dtype)
         key = np.uint64(0 if noise is None else noise.key)
 
         def work(part: int) -> None:
-            begin, end = int(bound[part]), int(bound[part + 1])
+            begin, end = bound[part], bound[part + 1]
             if noise is None or sigma is None:
                 stays.spread(begin, end, weight, None, rows, sums[part])
                 return
@@ -311,10 +305,9 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> RowsOf:
 
 def _by_region(inc: Incidence) -> Ids:
     """Return the edges ordered by region, then by window, in linear time."""
-    region = inc.edge_region
-    bounds = np.zeros(inc.regions + 1, np.int64)
-    np.cumsum(count_ids(region, inc.regions), out=bounds[1:])
-    return transpose(np.arange(inc.edges + 1, dtype=np.int64), region, bounds)
+    ones, start = np.ones(inc.edges, np.int8), np.arange(inc.edges + 1)
+    by_edge = sp.csr_array((ones, inc.edge_region, start), (inc.edges, inc.regions))
+    return by_edge.tocsc().indices.astype(np.int32)
 
 
 @compiled

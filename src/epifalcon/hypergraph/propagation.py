@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Ends, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.types import Floats
 
 RowsOf = NDArray[np.floating]
@@ -114,12 +114,3 @@ def view(x: Tensor) -> RowsOf:
         x = x.detach().contiguous().resolve_neg()
     array: RowsOf = x.numpy()
     return array
-
-
-def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
-    """Return bounds (parts + 1,) of row ranges with about equal numbers of pairs."""
-    quota = np.linspace(0, start[-1], parts + 1)
-    bound = np.searchsorted(start, quota)
-    # Rows without pairs may be at either end.
-    bound[0], bound[-1] = 0, len(start) - 1
-    return bound
