@@ -319,5 +319,4 @@ class D2stgnn(NetworkMethod):
 
     name = "d2stgnn"
     settings_type = D2stgnnSettings
-    settings: D2stgnnSettings
     network_type = D2stgnnNetwork

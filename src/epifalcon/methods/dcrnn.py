@@ -61,5 +61,4 @@ class DcrnnOfPeople(NetworkMethod):
 
     name = "dcrnn"
     settings_type = DcrnnOfPeopleSettings
-    settings: DcrnnOfPeopleSettings
     network_type = DcrnnNetwork

@@ -390,5 +390,4 @@ class Dstagnn(NetworkMethod):
 
     name = "dstagnn"
     settings_type = DstagnnSettings
-    settings: DstagnnSettings
     network_type = DstagnnNetwork

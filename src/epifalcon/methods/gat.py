@@ -104,6 +104,5 @@ class Gat(NetworkMethod):
 
     name = "gat"
     settings_type = GatSettings
-    settings: GatSettings
     network_type = GatNetwork
     static = True

@@ -88,6 +88,5 @@ class Gcn(NetworkMethod):
 
     name = "gcn"
     settings_type = SkipSettings
-    settings: SkipSettings
     network_type = Convolutions
     static = True

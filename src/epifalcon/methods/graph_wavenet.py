@@ -144,5 +144,4 @@ class GraphWaveNet(NetworkMethod):
 
     name = "graph-wavenet"
     settings_type = GraphWaveNetSettings
-    settings: GraphWaveNetSettings
     network_type = GraphWaveNetNetwork

@@ -163,5 +163,4 @@ class Stgcn(NetworkMethod):
 
     name = "stgcn"
     settings_type = StgcnSettings
-    settings: StgcnSettings
     network_type = StgcnNetwork

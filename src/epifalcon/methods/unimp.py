@@ -147,7 +147,6 @@ class Unimp(NetworkMethod):
 
     name = "unimp"
     settings_type: ClassVar[type] = UnimpSettings
-    settings: UnimpSettings
     network_type = UnimpNetwork
     static = True
     reads_results = True
@@ -158,5 +157,4 @@ class UnimpBare(Unimp):
 
     name = "unimp-bare"
     settings_type: ClassVar[type] = UnimpBareSettings
-    settings: UnimpBareSettings
     reads_results = False
