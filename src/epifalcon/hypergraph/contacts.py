@@ -61,16 +61,6 @@ class Contacts:
         """Return the row sums of C, (people,) float32."""
         return torch.from_numpy(self.slots_with_others.astype(np.float32))
 
-    @cached_property
-    def matrix(self) -> sp.csr_array:
-        """Return C as a sparse float32 matrix; for small cities only."""
-        weighted = self.present * self.groups.edges[:, None]
-        result = sp.csr_array(self.present.T @ weighted)
-        result.setdiag(0)
-        result.eliminate_zeros()
-        result.sort_indices()
-        return result.astype(np.float32)
-
     def product(self, x: Tensor) -> Tensor:
         """Return C x, (people, width), in the dtype of ``x``, float32 or float64.
 

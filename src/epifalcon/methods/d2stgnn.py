@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -99,16 +98,13 @@ class SparseGraph:
     """Distinct edges from contact to person."""
     value: Tensor
     """Transition probabilities, (edges,); they sum to 1 for each target."""
-    there: Tensor
-    """Indices of edges whose reverse is also listed, (mutual,)."""
-    back: Tensor
-    """Indices of the reverse edges, (mutual,)."""
 
     def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return P x and (P^2 - diag P^2) x, without forming P^2."""
         once = self.edges.product(self.value, x)
-        to_and_fro = self.value[self.there] * self.value[self.back]
-        target = self.edges.target[self.there]
+        there, back = self.edges.mutual
+        to_and_fro = self.value[there] * self.value[back]
+        target = self.edges.target[there]
         own = x.new_zeros(len(x)).index_add(0, target, to_and_fro)
         twice = self.edges.product(self.value, once)
         return once, torch.addcmul(twice, own[:, None], x, value=-1)
@@ -158,12 +154,6 @@ class DynamicGraph(nn.Module):
         """Set edge weights (edges,), and the input sizes ``history`` and ``about``."""
         super().__init__()
         self._edges, self._log_weight = edges, weight.log()
-        forth = edges.target * edges.people + edges.source
-        opposite = edges.source * edges.people + edges.target
-        _, there, back = np.intersect1d(
-            forth.numpy(), opposite.numpy(), assume_unique=True, return_indices=True
-        )
-        self._there, self._back = torch.from_numpy(there), torch.from_numpy(back)
         self.history = nn.Sequential(
             nn.Linear(history, width), nn.ReLU(), nn.Linear(width, width)
         )
@@ -176,7 +166,7 @@ class DynamicGraph(nn.Module):
         query, key = self.query(features), self.key(features)
         score = self._edges.scores(query / math.sqrt(query.shape[1]), key)
         value = self._edges.softmax(score + self._log_weight.to(score.dtype))
-        return SparseGraph(self._edges, value, self._there, self._back)
+        return SparseGraph(self._edges, value)
 
 
 class EstimationGate(nn.Module):
