@@ -155,7 +155,7 @@ def _others(here: RegionIds, kind: Mask) -> Counts:
     """
     place = here + 1
     count = np.bincount(place[kind], minlength=int(place.max(initial=0)) + 1)
-    return np.asarray((count[place] - kind) * (here != UNKNOWN))
+    return (count[place] - kind) * (here != UNKNOWN)
 
 
 def rising_scores(score: Floats, known: TestResults) -> Scores:

@@ -8,7 +8,6 @@ days, width) throughout.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +85,7 @@ class D2stgnnNetwork(nn.Module):
         for layer in self.layers:
             rows, forecast = layer(rows, self.day, person, graphs)
             total = total + forecast
-        odds: Tensor = self.head(total)
-        return odds[:, 0]
+        return self.head(total)[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +180,7 @@ class EstimationGate(nn.Module):
     def forward(self, day: Tensor, person: Tensor) -> Tensor:
         """Return the gates in (0, 1), (people, days, 1), from both embeddings."""
         hidden = self.of_day(day) + self.of_person(person)[:, None]
-        gate: Tensor = self.out(hidden.relu()).sigmoid()
-        return gate
+        return self.out(hidden.relu()).sigmoid()
 
 
 class Diffusion(nn.Module):
@@ -211,7 +208,7 @@ class Diffusion(nn.Module):
             z = z + functional.pad(earlier, (0, 0, lag, 0))
         met = [one.view_as(z) for graph in graphs for one in graph.powers(z.flatten(1))]
         mixed = [mix(one) for mix, one in zip(self.mix, met, strict=True)]
-        return cast(Tensor, sum(mixed))
+        return sum(mixed)
 
 
 class Inherent(nn.Module):
@@ -233,8 +230,7 @@ class Inherent(nn.Module):
         query = self._split(self.query(states[:, -last:]))
         key, value = map(self._split, self.key_value(states).chunk(2, dim=2))
         met = functional.scaled_dot_product_attention(query, key, value)
-        made: Tensor = self.out(met.transpose(1, 2).flatten(2))
-        return made
+        return self.out(met.transpose(1, 2).flatten(2))
 
     def _split(self, rows: Tensor) -> Tensor:
         """Reshape (people, days, width) to (people, heads, days, width / heads)."""

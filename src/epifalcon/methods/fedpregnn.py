@@ -574,7 +574,7 @@ def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
     mean = true.mean(axis=0)
     spread = (true - mean) / np.float32(math.sqrt(len(true)))
     drawn = rng.standard_normal((count, len(true)), np.float32)
-    return np.asarray(drawn @ spread + mean)
+    return drawn @ spread + mean
 
 
 def clip(value: Rows, bound: float) -> Rows:
@@ -589,7 +589,7 @@ def clip(value: Rows, bound: float) -> Rows:
         return value
     # Margin for the rounding error of the product.
     margin = 1 - 4 * float(np.finfo(value.dtype).eps)
-    return np.asarray(value * value.dtype.type(margin * bound / length))
+    return value * value.dtype.type(margin * bound / length)
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
@@ -637,7 +637,7 @@ def _laplace_divergence(distance: float) -> NDArray[np.float64]:
     order = _ORDERS
     up = np.log(order / (2 * order - 1)) + (order - 1) * distance
     down = np.log((order - 1) / (2 * order - 1)) - order * distance
-    return np.asarray(np.logaddexp(up, down) / (order - 1))
+    return np.logaddexp(up, down) / (order - 1)
 
 
 def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:

@@ -36,8 +36,7 @@ class Convolutions(nn.Module):
         for layer in self.layers:
             rows = functional.relu(layer(rows))
             rows = functional.dropout(rows, self._dropout, self.training)
-        odds: Tensor = self.head(rows)[:, 0]
-        return odds
+        return self.head(rows)[:, 0]
 
 
 class GraphConvolution(nn.Module):

@@ -299,8 +299,7 @@ class _NetworkLearner:
     def _odds(self, batch: TrainingBatch) -> Tensor:
         self.network.eval()
         with torch.no_grad(), threads(1):
-            odds: Tensor = self.network(batch)
-        return odds
+            return self.network(batch)
 
     @contextmanager
     def _seeded(self, what: str) -> Iterator[None]:

@@ -113,8 +113,7 @@ class Scaling:
     def counts(self, outputs: Tensor) -> Floats:
         """Convert network outputs to non-negative counts."""
         logs = outputs.double().mul(self.cases).clamp(0.0, _MOST)
-        counts: Floats = torch.expm1(logs).numpy()
-        return counts
+        return torch.expm1(logs).numpy()
 
 
 @dataclass(frozen=True)
@@ -290,8 +289,7 @@ class DcrnnRegionModel:
         inputs = self._scaling.inputs(history)
         with torch.no_grad():
             states = network.encoder.states(inputs, history.graphs)
-        rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
-        return rows
+        return torch.stack(states, dim=1).numpy()
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
         """Forecast cases (origins, regions, horizon) from days up to each origin."""
@@ -447,8 +445,7 @@ class GruRegionModel:
 
     def _next(self, state: Tensor) -> Tensor:
         """Forecast the next day's cases, (regions, 1)."""
-        forecast: Tensor = self._readout(functional.relu(state))
-        return forecast
+        return self._readout(functional.relu(state))
 
 
 def _inputs(cases: Floats) -> Tensor:
