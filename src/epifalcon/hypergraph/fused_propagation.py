@@ -530,12 +530,16 @@ def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
     first = np.empty(len(order), np.int32)
     groups = 0
     for edge in order:
-        if start[edge + 1] - start[edge] == 1:
+        members = index[start[edge] : start[edge + 1]]
+        if len(members) == 1:
             group[edge] = ALONE
             continue
-        place = _hash(start, index, edge) & last
+        place = _hash(members) & last
         match = table[place]
-        while match >= 0 and not _same(start, index, first[match], edge):
+        while match >= 0:
+            other = first[match]
+            if np.array_equal(index[start[other] : start[other + 1]], members):
+                break
             place = (place + np.uint64(1)) & last
             match = table[place]
         if match < 0:
@@ -547,22 +551,10 @@ def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
 
 
 @compiled
-def _hash(start: Ends, index: Ids, edge: int) -> np.uint64:
+def _hash(members: Ids) -> np.uint64:
     """Return a 64-bit hash of the ordered members of an edge."""
     value = np.uint64(0x9E3779B97F4A7C15)
-    for pair in range(start[edge], start[edge + 1]):
-        value = (value ^ np.uint64(index[pair])) * np.uint64(0xBF58476D1CE4E5B9)
+    for person in members:
+        value = (value ^ np.uint64(person)) * np.uint64(0xBF58476D1CE4E5B9)
         value ^= value >> np.uint64(29)
     return value
-
-
-@compiled
-def _same(start: Ends, index: Ids, here: int, there: int) -> bool:
-    """Return True if two edges have the same members."""
-    size = start[here + 1] - start[here]
-    if start[there + 1] - start[there] != size:
-        return False
-    for step in range(size):
-        if index[start[here] + step] != index[start[there] + step]:
-            return False
-    return True
