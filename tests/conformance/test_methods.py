@@ -16,6 +16,7 @@ from epifalcon.methods.graph_networks import ContactGraphs, NetworkMethod, RiskN
 from epifalcon.methods.registry import entry, load, method_class, names
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
+from tests.faults import Killed, stop_at
 from tests.methods import tiny
 from tests.studies import town
 
@@ -327,18 +328,11 @@ def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_interrupted_training_resumes_to_the_same_bits(name, tmp_path):
-    calls = 0
-
-    def stop(*_):
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-
     traces, known = town.traces(), town.known()
     checkpoints = {"folder": tmp_path, "checkpoint_seconds": 0.0}
-    with pytest.raises(KeyboardInterrupt):
-        method(name).fit(traces, known, context(name, progress=stop, **checkpoints))
+    stopped = context(name, progress=stop_at(4), **checkpoints)
+    with pytest.raises(Killed):
+        method(name).fit(traces, known, stopped)
     fitted = method(name).fit(traces, known, context(name, **checkpoints))
     np.testing.assert_array_equal(fitted.predict_proba(), in_the_town(name))
 

@@ -8,7 +8,7 @@ from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.methods.base import Context
 from epifalcon.methods.training import TRAINING, Checkpointer, LearnerSettings, train
 from epifalcon.store import Origin
-from tests.faults import Killed, disk, killed_at
+from tests.faults import Killed, disk, killed_at, stop_at
 from tests.methods import tiny
 from tests.studies import town
 
@@ -84,14 +84,6 @@ def test_the_best_validation_of_all_rates_is_the_result(patience, check_every):
     assert torch.equal(best.parameters["place"], place)
     last = [max(one[2] for one in found if one[1] == rate) for rate in RATES]
     assert best.steps == sum(last)
-
-
-def stop_at(number):
-    def progress(_name, done, _total, _message=""):
-        if done == number:
-            raise Killed
-
-    return progress
 
 
 def same(one, two):
