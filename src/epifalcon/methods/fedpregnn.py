@@ -352,9 +352,8 @@ class Federation:
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
         self._rate_number, self._rate = rate_number, learning_rate
-        generator = torch.Generator()
-        name = f"fedpregnn first {rate_number}"
-        generator.manual_seed(self._streams.seed_for(name))
+        seed = self._streams.seed_for(f"fedpregnn first {rate_number}")
+        generator = torch.Generator().manual_seed(seed)
         (people, items), width = self.visits.shape, self._settings.width
         self._state = {
             "model": self.layout.first(generator),
@@ -369,8 +368,7 @@ class Federation:
             self._expand(self._embeddings(state["own"], self._training), number)
         parts = math.ceil(len(self.clients) / settings.clients_per_round)
         pass_number, turn = divmod(number, parts)
-        name = f"fedpregnn pass {self._rate_number} {pass_number}"
-        rng = self._streams.numpy(name)
+        rng = self._streams.numpy(f"fedpregnn pass {self._rate_number} {pass_number}")
         people = np.array_split(rng.permutation(self.clients), parts)[turn]
         who = torch.from_numpy(people)
         graphs = self._graphs(people)
