@@ -14,6 +14,16 @@ class Killed(BaseException):
     """The process ends here: no clean-up may touch the disk any more."""
 
 
+def stop_at(number):
+    """A progress callback that ends the process at step ``number``."""
+
+    def progress(_name, done, _total, _message=""):
+        if done == number:
+            raise Killed
+
+    return progress
+
+
 class Disk:
     """Counts what changes the disk below ``root``; ``fail`` may end it.
 

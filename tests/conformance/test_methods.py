@@ -12,10 +12,11 @@ from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.methods.base import Context
-from epifalcon.methods.graph_networks import ContactGraphs, NetworkMethod
+from epifalcon.methods.graph_networks import ContactGraphs, NetworkMethod, RiskNetwork
 from epifalcon.methods.registry import entry, load, method_class, names
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
+from tests.faults import Killed, stop_at
 from tests.methods import tiny
 from tests.studies import town
 
@@ -280,16 +281,20 @@ def test_every_day_counts_and_every_parameter_learns(name, days):
     channels = 4 * days if made.static else 4
     network = made.network(ContactGraphs(traces), channels).double()
     x, status = torch.randn(12, days, 4).double(), torch.zeros(12, dtype=torch.int64)
-    network(x, status).sum().backward()
+
+    def odds(x):
+        return network(x.flatten(1) if made.static else x, status)
+
+    odds(x).sum().backward()
     unused = [name for name, one in network.named_parameters() if one.grad is None]
     # A window of one or two days has no earlier days to look back to.
     assert all(days < 3 and ("lags" in one or "of_" in one) for one in unused), unused
     network.eval()
-    before = network(x, status)
+    before = odds(x)
     for day in range(days):
         other = x.clone()
         other[:, day] += 1
-        assert not torch.equal(network(other, status), before)
+        assert not torch.equal(odds(other), before)
 
 
 @pytest.mark.parametrize("name", BOTH_INPUTS)
@@ -306,7 +311,7 @@ def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
     fitted, traces, known = method(name, input="embedding"), town.traces(), town.known()
     batches = fitted.batches(traces, known, known.person[:0])
     torch.manual_seed(0)
-    network = fitted.builder(ContactGraphs(traces), batches)()
+    network = RiskNetwork(fitted, batches, ContactGraphs(traces))
     for _ in range(2):
         # Some weights start at zero and let a gradient pass after one step.
         network.zero_grad()
@@ -323,18 +328,11 @@ def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_interrupted_training_resumes_to_the_same_bits(name, tmp_path):
-    calls = 0
-
-    def stop(*_):
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-
     traces, known = town.traces(), town.known()
     checkpoints = {"folder": tmp_path, "checkpoint_seconds": 0.0}
-    with pytest.raises(KeyboardInterrupt):
-        method(name).fit(traces, known, context(name, progress=stop, **checkpoints))
+    stopped = context(name, progress=stop_at(4), **checkpoints)
+    with pytest.raises(Killed):
+        method(name).fit(traces, known, stopped)
     fitted = method(name).fit(traces, known, context(name, **checkpoints))
     np.testing.assert_array_equal(fitted.predict_proba(), in_the_town(name))
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.hypergraph.incidence import Incidence, distinct_members, sum_of_edges
+from epifalcon.hypergraph.incidence import Incidence, distinct_members
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from tests.hypergraph.hypergraphs import by_hand, incidences
@@ -98,11 +98,3 @@ def test_records_without_edges_count_for_nothing():
     assert distinct_members(inc, [empty]).tolist() == [2, 1]
     assert distinct_members(empty, [inc]).tolist() == []
     assert distinct_members(inc).tolist() == [2, 1]
-
-
-@quick
-@given(incidences(), st.integers(0, 99))
-def test_sums_over_the_edges_of_people_are_those_of_the_matrix(inc, seed):
-    value = np.random.default_rng(seed).standard_normal(inc.edges)
-    wanted = dense(inc).numpy() @ value
-    np.testing.assert_allclose(sum_of_edges(value, inc), wanted, rtol=1e-12, atol=1e-13)

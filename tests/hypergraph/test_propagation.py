@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.propagation import (
     edge_to_node,
-    equal_parts,
     node_to_edge,
     sum_to_edges,
     sum_to_people,
@@ -110,10 +109,3 @@ def test_rows_of_any_layout_are_read_as_they_are_seen():
 def test_rows_that_do_not_fit_are_refused(x, result):
     with pytest.raises(DataError, match=result):
         node_to_edge(x, by_hand(2, [[0, 1]]))
-
-
-def test_parts_hold_every_row_once():
-    inc = by_hand(9, [[3, 4], [4]])
-    bound = equal_parts(inc.by_person.indptr, 16)
-    assert (bound[0], bound[-1]) == (0, 9)
-    assert (bound[1:] >= bound[:-1]).all()

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.methods.contact_tracing import (
     CHANNELS,
     Dct,
@@ -16,10 +15,8 @@ from epifalcon.methods.contact_tracing import (
     SoftDctRatio,
     daily_exposure,
     encounters,
-    positive_share,
     rising_scores,
 )
-from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.methods.tiny import city_of, results_of
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import (
@@ -27,7 +24,6 @@ from tests.oracles.contacts_loop import (
     daily_exposure_by_loop,
     encounters_by_loop,
 )
-from tests.oracles.tracing_loop import exposure_by_loop
 from tests.studies import town
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
@@ -81,37 +77,26 @@ def statuses(people, seed):
     return np.random.default_rng(seed).choice([-1, 0, 1], people).astype(np.int8)
 
 
-def status_of(*values):
-    return np.array(values, np.int8)
-
-
-@st.composite
-def tracings(draw):
-    """A hypergraph and who tested how."""
-    inc = draw(incidences())
-    return inc, statuses(inc.people, draw(st.integers(0, 2**32)))
+@CASES
+@given(cities(), st.integers(0, 2**32), st.integers(0, 5))
+def test_the_share_is_what_loops_over_the_traces_find(traces, seed, first):
+    status = statuses(traces.people, seed)
+    found = encounters(traces, status, first)
+    slots, total, share = encounters_by_loop(traces, status.tolist(), first)
+    assert found.slots.tolist() == slots
+    assert found.total.tolist() == total
+    np.testing.assert_allclose(found.share, share, rtol=1e-14)
 
 
 @CASES
-@given(cities(), st.sampled_from([1, 2, 3]), st.integers(0, 2**32))
-def test_the_share_is_what_loops_over_the_traces_find(traces, window_slots, seed):
-    if traces.slots % window_slots:
-        window_slots = 1
-    inc = Incidence.of(traces, window_slots=window_slots)
-    status = statuses(inc.people, seed)
-    expected = exposure_by_loop(traces, status.tolist(), window_slots)
-    np.testing.assert_allclose(positive_share(inc, status), expected, rtol=1e-14)
-
-
-@CASES
-@given(tracings(), st.integers(0, 11))
-def test_a_persons_own_result_moves_no_bit_of_its_share(case, person):
-    inc, status = case
-    person %= inc.people
+@given(cities(), st.integers(0, 2**32), st.integers(0, 11))
+def test_a_persons_own_result_moves_no_bit_of_its_exposure(traces, seed, person):
+    status, person = statuses(traces.people, seed), person % traces.people
     found = set()
     for own in (-1, 0, 1):
         status[person] = own
-        found.add(positive_share(inc, status)[person].tobytes())
+        share = encounters(traces, status).share[person]
+        found.add((share.tobytes(), daily_exposure(traces, status)[person].tobytes()))
     assert len(found) == 1
 
 
@@ -155,9 +140,8 @@ def test_scores_that_separate_results_give_probabilities():
 
 def test_graded_methods_rank_by_their_figure():
     traces, known = town.traces(), town.known()
-    slots, total = encounters_by_loop(traces, (known.status == 1).tolist(), 0)
-    share = positive_share(Incidence.of(traces), known.status)
-    for cls, figure in ((DurationDct, slots), (SoftDct, total), (SoftDctRatio, share)):
+    figures = encounters_by_loop(traces, known.status.tolist(), 0)
+    for cls, figure in zip((DurationDct, SoftDct, SoftDctRatio), figures, strict=True):
         scores = cls().fit(traces, known).scores
         order = np.argsort(figure, kind="stable")
         step = np.diff(np.array(figure)[order]) > 1e-12
@@ -176,36 +160,3 @@ def test_daily_exposure_is_what_loops_over_the_traces_find(traces, seed):
     assert found.dtype == np.float32
     expected = daily_exposure_by_loop(traces, status.tolist())
     np.testing.assert_allclose(found, expected, rtol=2e-7)
-
-
-@CASES
-@given(cities(), st.integers(0, 2**32), st.integers(0, 11))
-def test_a_persons_own_test_moves_no_bit_of_its_row(traces, seed, person):
-    status, person = statuses(traces.people, seed), person % traces.people
-    found = set()
-    for own in (-1, 0, 1):
-        status[person] = own
-        found.add(daily_exposure(traces, status)[person].tobytes())
-    assert len(found) == 1
-
-
-@CASES
-@given(cities(), st.integers(0, 2**32), st.integers(0, 5))
-def test_encounters_are_what_loops_over_the_traces_find(traces, seed, first):
-    rng = np.random.default_rng(seed)
-    case = rng.random(traces.people) < 0.4
-    found = encounters(traces, case, first)
-    slots, total = encounters_by_loop(traces, case.tolist(), first)
-    assert found.slots.tolist() == slots
-    assert found.total.tolist() == total
-
-
-def test_a_status_that_does_not_fit_is_refused():
-    for status, message in (
-        (status_of(1, 0), r"status has shape \(2,\), expected \(3,\)"),
-        (status_of(1, 2, 0), "status must be 1, 0 or -1"),
-    ):
-        with pytest.raises(DataError, match=message):
-            daily_exposure(city_of([[0, 0, 1]]), status)
-        with pytest.raises(DataError, match=message):
-            positive_share(by_hand(3, [[0, 1]]), status)

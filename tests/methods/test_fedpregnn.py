@@ -36,7 +36,7 @@ from epifalcon.methods.fedpregnn import (
     release,
     visits_of,
 )
-from tests.faults import Killed
+from tests.faults import Killed, stop_at
 from tests.methods import tiny
 from tests.oracles.cities import cities
 from tests.studies import town
@@ -76,12 +76,9 @@ def federation(settings=QUICK):
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("number", [1, 9])
 def test_a_fit_that_was_stopped_ends_in_the_same_bits(name, number, tmp_path):
-    def stop(_name, done, _total, _message=""):
-        if done == number:
-            raise Killed
-
+    stopped = {"checkpoint_seconds": 0.0, "progress": stop_at(number)}
     with pytest.raises(Killed):
-        fitted(MODES[name], folder=tmp_path, checkpoint_seconds=0.0, progress=stop)
+        fitted(MODES[name], folder=tmp_path, **stopped)
     again, whole = (fitted(MODES[name], folder=one).scores for one in (tmp_path, None))
     assert (again.risk == whole.risk).all()
     # A resume forgets no upload that was made.

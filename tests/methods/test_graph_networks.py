@@ -8,7 +8,7 @@ from torch import nn
 from epifalcon.epidemic.test_results import draw_validation_people
 from epifalcon.methods.gat import Gat
 from epifalcon.methods.gcn import Gcn
-from epifalcon.methods.graph_networks import ContactGraphs
+from epifalcon.methods.graph_networks import ContactGraphs, RiskNetwork
 from epifalcon.streams import Streams
 from tests.methods import tiny
 from tests.methods.tiny import EMBEDDED, QUICK, Reader, Tiny
@@ -114,14 +114,13 @@ def test_the_risk_of_a_tested_person_comes_from_where_its_result_is_not_shown(ki
 
 @pytest.mark.parametrize("cls", [Gcn, Gat])
 def test_the_skip_connection_adds_a_linear_map_of_the_own_input(cls):
-    graphs, x = ContactGraphs(town.traces()), torch.randn(80, 5, 4)
-    status = torch.zeros(80)
-    made = []
+    graphs, made = ContactGraphs(town.traces()), []
     for skip in (True, False):
         torch.manual_seed(0)
-        made.append(cls(skip=skip).network(graphs, 20).eval())
-    whole, bare = made
-    assert torch.equal(whole(x, status), bare(x, status))
+        given = batches(cls, cls.settings_type(skip=skip))
+        made.append(RiskNetwork(cls(skip=skip), given, graphs).eval())
+    (whole, bare), batch = made, given.final
+    assert torch.equal(whole(batch), bare(batch))
     whole.linear.weight.data.normal_()
-    expected = bare(x, status) + x.reshape(80, 20) @ whole.linear.weight[0]
-    assert torch.allclose(whole(x, status), expected, atol=1e-5)
+    expected = bare(batch) + batch.x.flatten(1) @ whole.linear.weight[0]
+    assert torch.allclose(whole(batch), expected, atol=1e-5)

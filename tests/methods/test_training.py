@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.methods.base import Context
 from epifalcon.methods.training import TRAINING, Checkpointer, LearnerSettings, train
 from epifalcon.store import Origin
-from tests.faults import Killed, disk, killed_at
+from tests.faults import Killed, disk, killed_at, stop_at
 from tests.methods import tiny
 from tests.studies import town
 
@@ -44,9 +45,9 @@ class Walk:
 
 
 def trained(loop=LOOP, seed=5, **checkpointer):
-    made = {"folder": None, "origin": Origin({"a": 1}, seed), **checkpointer}
+    made = Checkpointer(Context(**checkpointer), Origin({"method": "walk"}, seed))
     settings = LearnerSettings(**{key: loop[key] for key in loop if key != "steps"})
-    return train(Walk(), Checkpointer(**made), settings, loop["steps"])
+    return train(Walk(), made, settings, loop["steps"])
 
 
 def plain(loop):
@@ -85,14 +86,6 @@ def test_the_best_validation_of_all_rates_is_the_result(patience, check_every):
     assert best.steps == sum(last)
 
 
-def stop_at(number):
-    def progress(_name, done, _total, _message=""):
-        if done == number:
-            raise Killed
-
-    return progress
-
-
 def same(one, two):
     assert (one.diagnostics, one.steps) == (two.diagnostics, two.steps)
     assert torch.equal(one.parameters["place"], two.parameters["place"])
@@ -102,7 +95,7 @@ def same(one, two):
 def test_a_training_stopped_at_any_step_ends_in_the_same_bits(number, tmp_path):
     loop = {**LOOP, "steps": 4}
     with pytest.raises(Killed):
-        trained(loop, folder=tmp_path, every_seconds=0.0, progress=stop_at(number))
+        trained(loop, folder=tmp_path, checkpoint_seconds=0.0, progress=stop_at(number))
     steps = []
     watch = {"folder": tmp_path, "progress": lambda _, done, *__: steps.append(done)}
     same(trained(loop, **watch), trained(loop))
@@ -115,11 +108,11 @@ def test_a_process_killed_at_any_change_of_the_disk_loses_no_bit(tmp_path):
     loop = {**LOOP, "steps": 2, "learning_rates": (0.3,)}
     whole = trained(loop)
     with disk(tmp_path / "count") as watched:
-        trained(loop, folder=tmp_path / "count", every_seconds=0.0)
+        trained(loop, folder=tmp_path / "count", checkpoint_seconds=0.0)
     assert watched.changes > 20
     for number in range(1, watched.changes + 1):
         folder = tmp_path / str(number)
-        keep = {"folder": folder, "every_seconds": 0.0}
+        keep = {"folder": folder, "checkpoint_seconds": 0.0}
         with disk(folder, killed_at(number)), pytest.raises(Killed):
             trained(loop, **keep)
         same(trained(loop, **keep), whole)
@@ -129,7 +122,7 @@ def test_a_process_killed_at_any_change_of_the_disk_loses_no_bit(tmp_path):
 
 def stopped(folder):
     with pytest.raises(Killed):
-        trained(folder=folder, every_seconds=0.0, progress=stop_at(9))
+        trained(folder=folder, checkpoint_seconds=0.0, progress=stop_at(9))
     return folder / TRAINING
 
 

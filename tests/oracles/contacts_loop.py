@@ -78,15 +78,18 @@ def _company(
 
 
 def encounters_by_loop(
-    traces: Traces, case: Sequence[bool], first_slot: int
-) -> tuple[list[int], list[int]]:
-    """Slots with at least one case, and all cases met, of each person."""
-    slots, total = [0] * traces.people, [0] * traces.people
-    for slot, here in enumerate(traces.by_slot.tolist()):
-        if slot < first_slot:
-            continue
-        for person in range(traces.people):
-            cases = sum(case[other] for other in others_with(here, person))
-            slots[person] += cases > 0
-            total[person] += cases
-    return slots, total
+    traces: Traces, status: Sequence[int], first_slot: int
+) -> tuple[list[int], list[int], list[float]]:
+    """Slots with at least one case, all cases met, and their mean share of tested."""
+    slots, total, share = [], [], []
+    for person in range(traces.people):
+        met = [
+            [status[other] for other in others_with(here, person)]
+            for here in traces.by_slot[first_slot:].tolist()
+            if here[person] != -1
+        ]
+        slots.append(sum(1 in one for one in met))
+        total.append(sum(one.count(1) for one in met))
+        shares = [one.count(1) / max(len(one) - one.count(-1), 1) for one in met]
+        share.append(sum(shares) / max(len(met), 1))
+    return slots, total, share

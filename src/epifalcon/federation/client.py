@@ -21,12 +21,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, draw_key
-from epifalcon.hypergraph.incidence import (
-    EdgeKeys,
-    Incidence,
-    distinct_members,
-    sum_of_edges,
-)
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
 from epifalcon.hypergraph.propagation import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.person_model import (
     Exchange,
@@ -163,7 +158,7 @@ class Client:
         ``counts`` (edges,) are the people at each true edge.
         """
         inc = self.cohort.incidence
-        own = inverse(inc.degree) * sum_of_edges(1 / counts, inc)
+        own = inverse(inc.degree) * (inc.matrix.T @ (1 / counts))
         return torch.from_numpy(own).unsqueeze(1).to(self.settings.dtype)
 
     def training(

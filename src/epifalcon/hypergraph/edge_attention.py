@@ -41,6 +41,16 @@ class EdgeList:
     def _by_source(self) -> "_Sorted":
         return _Sorted(self.target, self.source, self.people)
 
+    @cached_property
+    def mutual(self) -> Tensor:
+        """Edges whose reverse is also listed, and the reverse ones, (2, mutual)."""
+        forth = self.target * self.people + self.source
+        opposite = self.source * self.people + self.target
+        _, *both = np.intersect1d(
+            forth.numpy(), opposite.numpy(), assume_unique=True, return_indices=True
+        )
+        return torch.from_numpy(np.stack(both))
+
     def product(self, value: Tensor, x: Tensor) -> Tensor:
         """Return, for each target, the sum over its edges of value * x[source]."""
         return _product(value, x, self._by_target, self._by_source)

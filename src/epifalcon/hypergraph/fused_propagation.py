@@ -23,21 +23,14 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled, each_part, inner
 from epifalcon._random import fill_normals
-from epifalcon.hypergraph.incidence import (
-    Ends,
-    Ids,
-    Incidence,
-    Rows,
-    count_ids,
-    select_rows,
-    transpose,
-)
-from epifalcon.hypergraph.propagation import RowsOf, equal_parts, inverse
+from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, Rows, count_ids
+from epifalcon.hypergraph.propagation import RowsOf, inverse
 from epifalcon.types import Floats
 
 Lanes = tuple[np.floating, ...]
@@ -80,9 +73,8 @@ class MergedEdges:
         group = np.empty(inc.edges, np.int32)
         bits = max(int(inc.edges).bit_length() + 1, 4)
         first = _merge(rows.start, rows.index, _by_region(inc), bits, group)
-        start = np.zeros(len(first) + 1, np.int64)
-        np.cumsum(inc.size[first], out=start[1:])
-        members = Rows(start, select_rows(rows.start, rows.index, first, start))
+        chosen = inc.matrix[first]
+        members = Rows(chosen.indptr.astype(np.int64), chosen.indices.astype(np.int32))
         return cls(members, count_ids(group[group != ALONE], len(first)), group)
 
     def __len__(self) -> int:
@@ -115,14 +107,16 @@ class MergedEdges:
             number of threads.
         """
         stays, width, rows = self.stays, x.shape[1], _pad(x)
-        bound = equal_parts(stays.start, _PARTS)
+        # Two parts with about equal numbers of stays.
+        middle = int(np.searchsorted(stays.start, stays.start[-1] / _PARTS))
+        bound = 0, middle, len(stays.start) - 1
         sums = self._take_zeros((_PARTS, *rows.shape), x.dtype)
         # Noise is added to the sum of a group, which is scaled afterwards.
         sigma = None if noise is None else (noise.group / weight).astype(x.dtype)
         key = np.uint64(0 if noise is None else noise.key)
 
         def work(part: int) -> None:
-            begin, end = int(bound[part]), int(bound[part + 1])
+            begin, end = bound[part], bound[part + 1]
             if noise is None or sigma is None:
                 stays.spread(begin, end, weight, None, rows, sums[part])
                 return
@@ -311,10 +305,9 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> RowsOf:
 
 def _by_region(inc: Incidence) -> Ids:
     """Return the edges ordered by region, then by window, in linear time."""
-    region = inc.edge_region
-    bounds = np.zeros(inc.regions + 1, np.int64)
-    np.cumsum(count_ids(region, inc.regions), out=bounds[1:])
-    return transpose(np.arange(inc.edges + 1, dtype=np.int64), region, bounds)
+    ones, start = np.ones(inc.edges, np.int8), np.arange(inc.edges + 1)
+    by_edge = sp.csr_array((ones, inc.edge_region, start), (inc.edges, inc.regions))
+    return by_edge.tocsc().indices.astype(np.int32)
 
 
 @compiled
@@ -537,12 +530,16 @@ def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
     first = np.empty(len(order), np.int32)
     groups = 0
     for edge in order:
-        if start[edge + 1] - start[edge] == 1:
+        members = index[start[edge] : start[edge + 1]]
+        if len(members) == 1:
             group[edge] = ALONE
             continue
-        place = _hash(start, index, edge) & last
+        place = _hash(members) & last
         match = table[place]
-        while match >= 0 and not _same(start, index, first[match], edge):
+        while match >= 0:
+            other = first[match]
+            if np.array_equal(index[start[other] : start[other + 1]], members):
+                break
             place = (place + np.uint64(1)) & last
             match = table[place]
         if match < 0:
@@ -554,22 +551,10 @@ def _merge(start: Ends, index: Ids, order: Ids, bits: int, group: Ids) -> Ids:
 
 
 @compiled
-def _hash(start: Ends, index: Ids, edge: int) -> np.uint64:
+def _hash(members: Ids) -> np.uint64:
     """Return a 64-bit hash of the ordered members of an edge."""
     value = np.uint64(0x9E3779B97F4A7C15)
-    for pair in range(start[edge], start[edge + 1]):
-        value = (value ^ np.uint64(index[pair])) * np.uint64(0xBF58476D1CE4E5B9)
+    for person in members:
+        value = (value ^ np.uint64(person)) * np.uint64(0xBF58476D1CE4E5B9)
         value ^= value >> np.uint64(29)
     return value
-
-
-@compiled
-def _same(start: Ends, index: Ids, here: int, there: int) -> bool:
-    """Return True if two edges have the same members."""
-    size = start[here + 1] - start[here]
-    if start[there + 1] - start[there] != size:
-        return False
-    for step in range(size):
-        if index[start[here] + step] != index[start[there] + step]:
-            return False
-    return True

@@ -17,7 +17,7 @@ from epifalcon._numba import compiled
 from epifalcon.errors import DataError
 from epifalcon.mobility.flows import count_distinct
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
+from epifalcon.types import UNKNOWN, PersonIds, RegionIds
 
 T = TypeVar("T", bound=np.generic)
 Ids = NDArray[np.int32]
@@ -176,12 +176,6 @@ def _freeze(array: NDArray[T]) -> NDArray[T]:
     return array
 
 
-def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
-    """Return the sum of ``value`` (edges,) over each person's edges, (people,)."""
-    total: Floats = inc.matrix.T @ value
-    return total
-
-
 def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
@@ -232,28 +226,3 @@ def count_ids(ids: Ids, length: int) -> Ids:
     for value in ids:
         count[value] += 1
     return count
-
-
-@compiled
-def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
-    """Return the transposed rows, ascending; ``turned`` has the column starts."""
-    place = turned.copy()
-    row_of = np.empty(len(index), np.int32)
-    for row in range(len(start) - 1):
-        for pair in range(start[row], start[row + 1]):
-            column = index[pair]
-            row_of[place[column]] = row
-            place[column] += 1
-    return row_of
-
-
-@compiled
-def select_rows(start: Ends, index: Ids, rows: Ids, chosen_start: Ends) -> Ids:
-    """Return the entries of the selected ``rows``, concatenated."""
-    chosen = np.empty(chosen_start[-1], np.int32)
-    for place in range(len(rows)):
-        here = chosen_start[place]
-        for pair in range(start[rows[place]], start[rows[place] + 1]):
-            chosen[here] = index[pair]
-            here += 1
-    return chosen

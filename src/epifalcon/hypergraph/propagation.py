@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Ends, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.types import Floats
 
 RowsOf = NDArray[np.floating]
@@ -31,13 +32,13 @@ def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
     Sums of cohorts may be added at equal edge keys; means may not.
     """
     require_rows(x, inc.people, "people")
-    return linear(x, *_products(inc))
+    return linear(x, _times(inc.matrix), _times(inc.matrix.T))
 
 
 def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
     """Return H e, sums over own edges: (edges, width) to (people, width)."""
     require_rows(edges, inc.edges, "edges")
-    return linear(edges, *reversed(_products(inc)))
+    return linear(edges, _times(inc.matrix.T), _times(inc.matrix))
 
 
 def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
@@ -54,14 +55,8 @@ def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
     return sum_to_people(edges, inc) * share[:, None]
 
 
-def _products(inc: Incidence) -> tuple[Map, Map]:
-    """Return two functions: the products with H' and with H."""
-    there = inc.matrix
-    back = there.T
-    return (
-        lambda x: torch.from_numpy(there @ view(x)),
-        lambda x: torch.from_numpy(back @ view(x)),
-    )
+def _times(matrix: sp.csr_array | sp.csc_array) -> Map:
+    return lambda x: torch.from_numpy(matrix @ view(x))
 
 
 def linear(x: Tensor, there: Map, back: Map) -> Tensor:
@@ -114,12 +109,3 @@ def view(x: Tensor) -> RowsOf:
         x = x.detach().contiguous().resolve_neg()
     array: RowsOf = x.numpy()
     return array
-
-
-def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
-    """Return bounds (parts + 1,) of row ranges with about equal numbers of pairs."""
-    quota = np.linspace(0, start[-1], parts + 1)
-    bound = np.searchsorted(start, quota)
-    # Rows without pairs may be at either end.
-    bound[0], bound[-1] = 0, len(start) - 1
-    return bound

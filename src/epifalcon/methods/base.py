@@ -472,8 +472,7 @@ class Method(ABC):
 
         ``privacy_spent["epsilon"]["person"]`` is the total epsilon of a person.
         """
-        spent: dict[str, Any] | None = self.scores.diagnostics.get("spent")
-        return spent
+        return self.scores.diagnostics.get("spent")
 
     def _fitted(self, value: T | None) -> T:
         if value is None:

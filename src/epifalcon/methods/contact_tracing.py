@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from epifalcon.checks import Checked, Count
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.hypergraph.propagation import edge_to_node, sum_to_edges
+from epifalcon.hypergraph.propagation import inverse
 from epifalcon.logistic import fit_logistic
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities
+from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities, RegionIds
 
 CHANNELS = 4
 _SLOPE_SD = 10.0
@@ -65,7 +62,7 @@ class Dct(Method):
         per_day = traces.clock.slots_per_day
         first = 0 if days is None else traces.slots - days * per_day
         tested, positive = known.tested, known.status == 1
-        contact = encounters(traces, positive, first).slots > 0
+        contact = encounters(traces, known.status, first).slots > 0
 
         def share(kind: Mask) -> float:
             return float((positive[kind].sum() + 0.5) / (tested[kind].sum() + 1))
@@ -88,12 +85,13 @@ class SoftDct(Method):
     """
 
     name: ClassVar[str] = "soft-dct"
-    exposure: ClassVar[str] = "total"
-    """Name of the field of ``Encounters`` to use."""
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
-        found = encounters(traces, known.status == 1)
-        return rising_scores(np.log1p(getattr(found, self.exposure)), known)
+        return rising_scores(self.exposure(encounters(traces, known.status)), known)
+
+    def exposure(self, found: "Encounters") -> Floats:
+        """Return the score of each person, (people,)."""
+        return np.log1p(found.total)
 
 
 class DurationDct(SoftDct):
@@ -104,17 +102,18 @@ class DurationDct(SoftDct):
     """
 
     name: ClassVar[str] = "duration-dct"
-    exposure: ClassVar[str] = "slots"
+
+    def exposure(self, found: "Encounters") -> Floats:
+        return np.log1p(found.slots)
 
 
-class SoftDctRatio(Method):
+class SoftDctRatio(SoftDct):
     """Risk increasing with the share of known cases among tested contacts."""
 
-    name = "soft-dct-ratio"
+    name: ClassVar[str] = "soft-dct-ratio"
 
-    def score(self, traces: Traces, known: TestResults) -> Scores:
-        share = positive_share(Incidence.of(traces), known.status)
-        return rising_scores(np.sqrt(share), known)
+    def exposure(self, found: "Encounters") -> Floats:
+        return np.sqrt(found.share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,57 +124,38 @@ class Encounters:
     """Number of slots with at least one known case present, (people,)."""
     total: Counts
     """Number of known cases present, summed over slots, (people,)."""
+    share: Floats
+    """Share of known cases among the other tested people present, averaged over the
+    slots in which the person was observed, (people,). The share of everybody present
+    ranked worse in nearly every city tested."""
 
 
-def encounters(traces: Traces, case: Mask, first_slot: int = 0) -> Encounters:
-    """Compute the encounters of all people with cases (people,) from ``first_slot`` on.
+def encounters(
+    traces: Traces, status: NDArray[np.int8], first_slot: int = 0
+) -> Encounters:
+    """Compute the encounters of all people from ``first_slot`` on.
 
-    People are not their own contacts.
+    ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
     """
-    slots, total = np.zeros((2, traces.people), np.int64)
-    for slot in range(max(first_slot, 0), traces.slots):
-        here = traces.by_slot[slot]
-        seen = here != UNKNOWN
-        cases = np.bincount(here[seen & case], minlength=len(traces.regions))
-        others = cases[here[seen]] - case[seen]
-        slots[seen] += others > 0
-        total[seen] += others
-    return Encounters(slots, total)
+    slots, total, observed = np.zeros((3, traces.people), np.int64)
+    share = np.zeros(traces.people)
+    for here in traces.by_slot[max(first_slot, 0) :]:
+        cases = _others(here, status == 1)
+        slots += cases > 0
+        total += cases
+        share += cases / np.maximum(_others(here, status >= 0), 1)
+        observed += here != UNKNOWN
+    return Encounters(slots, total, share * inverse(observed))
 
 
-def positive_share(incidence: Incidence, status: NDArray[np.int8]) -> Floats:
-    """Return the mean share of positives among other tested people met, (people,).
+def _others(here: RegionIds, kind: Mask) -> Counts:
+    """Return the number of others of ``kind`` in each person's region, (people,).
 
-    With deg(u) the number of edges of u, P_e the number of people in edge e who tested
-    positive and K_e the number who were tested, each without u:
-
-        x_u = 1/deg(u) * sum over e of u of P_e / K_e
-
-    An edge without other tested people contributes 0; a person without edges gets 0.
-    ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested. A
-    person's value is bitwise independent of that person's result. Untested people are
-    ignored: the share of everybody present ranked worse in nearly every city tested.
+    0 for people who are not observed in the slot.
     """
-    require_status(status, incidence.people)
-    known = np.stack([status == 1, status >= 0], axis=1).astype(np.float64)
-    positive, tested = sum_to_edges(torch.from_numpy(known), incidence).T
-    # For an untested, negative or positive person: excluding a person from counts is
-    # exact, subtracting it from a sum of shares is not.
-    seen = torch.stack(
-        [
-            _share(positive, tested),
-            _share(positive, tested - 1),
-            _share(positive - 1, tested - 1),
-        ],
-        dim=1,
-    )
-    mean = edge_to_node(seen, incidence).numpy()
-    own: Floats = np.take_along_axis(mean, status[:, None].astype(np.int64) + 1, 1)
-    return own[:, 0]
-
-
-def _share(part: Tensor, whole_: Tensor) -> Tensor:
-    return torch.where(whole_ > 0, part / whole_.clamp(min=1), 0.0)
+    place = here + 1
+    count = np.bincount(place[kind], minlength=int(place.max(initial=0)) + 1)
+    return (count[place] - kind) * (here != UNKNOWN)
 
 
 def rising_scores(score: Floats, known: TestResults) -> Scores:
@@ -209,37 +189,21 @@ def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float
 
     ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
     """
-    require_status(status, traces.people)
-    people, regions = traces.people, len(traces.regions)
-    positive, negative = status == 1, status == 0
-    tested = status >= 0
+    people = traces.people
+    everybody, tested = np.ones(people, np.bool_), status >= 0
     scale = (people - 1) / np.maximum(tested.sum() - tested, 1)
     found = np.zeros((people, traces.clock.days, CHANNELS), np.float32)
     for day in range(traces.clock.days):
-        slots = traces.clock.slots_of_day(day)
         sums: Floats = np.zeros((3, people))
         observed = np.zeros(people, np.int64)
-        for here in traces.by_slot[slots]:
-            seen = here != UNKNOWN
-            # Region -1 counts people not observed, whom ``seen`` excludes at the end.
-            place = here + 1
-            present = np.bincount(place, minlength=regions + 1)
-            others = np.maximum(present - 1, 1)[place]
-            for row, kind in zip(sums, (positive, negative), strict=False):
-                count = np.bincount(place[kind], minlength=regions + 1)
-                row += seen * (count[place] - kind) / others
-            sums[2] += seen * np.log(np.maximum(present, 1))[place]
-            observed += seen
+        for here in traces.by_slot[traces.clock.slots_of_day(day)]:
+            present = _others(here, everybody)
+            sums[0] += _others(here, status == 1) / np.maximum(present, 1)
+            sums[1] += _others(here, status == 0) / np.maximum(present, 1)
+            sums[2] += np.log(present + 1)
+            observed += here != UNKNOWN
         mean = sums / np.maximum(observed, 1)
         found[:, day, :2] = (scale * mean[:2]).T
         found[:, day, 2] = mean[2]
         found[:, day, 3] = observed / traces.clock.slots_per_day
     return found
-
-
-def require_status(status: NDArray[np.int8], people: int) -> None:
-    """Raise ``DataError`` unless ``status`` (people,) contains only 1, 0 and -1."""
-    if status.shape != (people,):
-        raise DataError(f"status has shape {status.shape}, expected ({people},)")
-    if not np.isin(status, (-1, 0, 1)).all():
-        raise DataError("status must be 1, 0 or -1")

@@ -8,9 +8,7 @@ days, width) throughout.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -87,8 +85,7 @@ class D2stgnnNetwork(nn.Module):
         for layer in self.layers:
             rows, forecast = layer(rows, self.day, person, graphs)
             total = total + forecast
-        odds: Tensor = self.head(total)
-        return odds[:, 0]
+        return self.head(total)[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +96,13 @@ class SparseGraph:
     """Distinct edges from contact to person."""
     value: Tensor
     """Transition probabilities, (edges,); they sum to 1 for each target."""
-    there: Tensor
-    """Indices of edges whose reverse is also listed, (mutual,)."""
-    back: Tensor
-    """Indices of the reverse edges, (mutual,)."""
 
     def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return P x and (P^2 - diag P^2) x, without forming P^2."""
         once = self.edges.product(self.value, x)
-        to_and_fro = self.value[self.there] * self.value[self.back]
-        target = self.edges.target[self.there]
+        there, back = self.edges.mutual
+        to_and_fro = self.value[there] * self.value[back]
+        target = self.edges.target[there]
         own = x.new_zeros(len(x)).index_add(0, target, to_and_fro)
         twice = self.edges.product(self.value, once)
         return once, torch.addcmul(twice, own[:, None], x, value=-1)
@@ -158,12 +152,6 @@ class DynamicGraph(nn.Module):
         """Set edge weights (edges,), and the input sizes ``history`` and ``about``."""
         super().__init__()
         self._edges, self._log_weight = edges, weight.log()
-        forth = edges.target * edges.people + edges.source
-        opposite = edges.source * edges.people + edges.target
-        _, there, back = np.intersect1d(
-            forth.numpy(), opposite.numpy(), assume_unique=True, return_indices=True
-        )
-        self._there, self._back = torch.from_numpy(there), torch.from_numpy(back)
         self.history = nn.Sequential(
             nn.Linear(history, width), nn.ReLU(), nn.Linear(width, width)
         )
@@ -176,7 +164,7 @@ class DynamicGraph(nn.Module):
         query, key = self.query(features), self.key(features)
         score = self._edges.scores(query / math.sqrt(query.shape[1]), key)
         value = self._edges.softmax(score + self._log_weight.to(score.dtype))
-        return SparseGraph(self._edges, value, self._there, self._back)
+        return SparseGraph(self._edges, value)
 
 
 class EstimationGate(nn.Module):
@@ -192,8 +180,7 @@ class EstimationGate(nn.Module):
     def forward(self, day: Tensor, person: Tensor) -> Tensor:
         """Return the gates in (0, 1), (people, days, 1), from both embeddings."""
         hidden = self.of_day(day) + self.of_person(person)[:, None]
-        gate: Tensor = self.out(hidden.relu()).sigmoid()
-        return gate
+        return self.out(hidden.relu()).sigmoid()
 
 
 class Diffusion(nn.Module):
@@ -221,7 +208,7 @@ class Diffusion(nn.Module):
             z = z + functional.pad(earlier, (0, 0, lag, 0))
         met = [one.view_as(z) for graph in graphs for one in graph.powers(z.flatten(1))]
         mixed = [mix(one) for mix, one in zip(self.mix, met, strict=True)]
-        return cast(Tensor, sum(mixed))
+        return sum(mixed)
 
 
 class Inherent(nn.Module):
@@ -243,8 +230,7 @@ class Inherent(nn.Module):
         query = self._split(self.query(states[:, -last:]))
         key, value = map(self._split, self.key_value(states).chunk(2, dim=2))
         met = functional.scaled_dot_product_attention(query, key, value)
-        made: Tensor = self.out(met.transpose(1, 2).flatten(2))
-        return made
+        return self.out(met.transpose(1, 2).flatten(2))
 
     def _split(self, rows: Tensor) -> Tensor:
         """Reshape (people, days, width) to (people, heads, days, width / heads)."""
@@ -319,5 +305,4 @@ class D2stgnn(NetworkMethod):
 
     name = "d2stgnn"
     settings_type = D2stgnnSettings
-    settings: D2stgnnSettings
     network_type = D2stgnnNetwork

@@ -52,8 +52,7 @@ class DcrnnNetwork(nn.Module):
         days: Sequence[Tensor] = x.unbind(1)
         for cell in self.cells:
             days = cast(DiffusionGru, cell).states(days, self._walks)
-        odds: Tensor = self.readout(self.dropout(days[-1]))
-        return odds[:, 0]
+        return self.readout(self.dropout(days[-1]))[:, 0]
 
 
 class DcrnnOfPeople(NetworkMethod):
@@ -61,5 +60,4 @@ class DcrnnOfPeople(NetworkMethod):
 
     name = "dcrnn"
     settings_type = DcrnnOfPeopleSettings
-    settings: DcrnnOfPeopleSettings
     network_type = DcrnnNetwork

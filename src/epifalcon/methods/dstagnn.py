@@ -98,8 +98,7 @@ class DstagnnNetwork(nn.Module):
         for block in self.blocks:
             rows, score = block(rows, score)
             parts.append(rows.flatten(1))
-        odds: Tensor = self.head(torch.cat(parts, dim=1))
-        return odds[:, 0]
+        return self.head(torch.cat(parts, dim=1))[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +232,7 @@ def _transport(
     lacking, open_ = mass - plan.sum(axis=2), wanted - plan.sum(axis=1)
     total = np.maximum(lacking.sum(axis=1), 1e-15)
     missing = lacking[:, :, None] * open_[:, None] / total[:, None, None]
-    return np.asarray(plan + missing)
+    return plan + missing
 
 
 def _ratio(wanted: Floats, given: Floats) -> Floats:
@@ -390,5 +389,4 @@ class Dstagnn(NetworkMethod):
 
     name = "dstagnn"
     settings_type = DstagnnSettings
-    settings: DstagnnSettings
     network_type = DstagnnNetwork

@@ -264,7 +264,7 @@ def with_late_test(known: TestResults, traces: Traces) -> Mask:
     last = np.full(known.people, -1)
     # Later assignments win, and a person's tests are in order of slot.
     last[known.person] = known.slot
-    return np.asarray(last >= traces.slots - traces.clock.slots_per_day)
+    return last >= traces.slots - traces.clock.slots_per_day
 
 
 def _with_interval(

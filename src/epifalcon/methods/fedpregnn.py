@@ -352,9 +352,8 @@ class Federation:
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
         self._rate_number, self._rate = rate_number, learning_rate
-        generator = torch.Generator()
-        name = f"fedpregnn first {rate_number}"
-        generator.manual_seed(self._streams.seed_for(name))
+        seed = self._streams.seed_for(f"fedpregnn first {rate_number}")
+        generator = torch.Generator().manual_seed(seed)
         (people, items), width = self.visits.shape, self._settings.width
         self._state = {
             "model": self.layout.first(generator),
@@ -369,8 +368,7 @@ class Federation:
             self._expand(self._embeddings(state["own"], self._training), number)
         parts = math.ceil(len(self.clients) / settings.clients_per_round)
         pass_number, turn = divmod(number, parts)
-        name = f"fedpregnn pass {self._rate_number} {pass_number}"
-        rng = self._streams.numpy(name)
+        rng = self._streams.numpy(f"fedpregnn pass {self._rate_number} {pass_number}")
         people = np.array_split(rng.permutation(self.clients), parts)[turn]
         who = torch.from_numpy(people)
         graphs = self._graphs(people)
@@ -574,7 +572,7 @@ def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
     mean = true.mean(axis=0)
     spread = (true - mean) / np.float32(math.sqrt(len(true)))
     drawn = rng.standard_normal((count, len(true)), np.float32)
-    return np.asarray(drawn @ spread + mean)
+    return drawn @ spread + mean
 
 
 def clip(value: Rows, bound: float) -> Rows:
@@ -589,7 +587,7 @@ def clip(value: Rows, bound: float) -> Rows:
         return value
     # Margin for the rounding error of the product.
     margin = 1 - 4 * float(np.finfo(value.dtype).eps)
-    return np.asarray(value * value.dtype.type(margin * bound / length))
+    return value * value.dtype.type(margin * bound / length)
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
@@ -637,7 +635,7 @@ def _laplace_divergence(distance: float) -> NDArray[np.float64]:
     order = _ORDERS
     up = np.log(order / (2 * order - 1)) + (order - 1) * distance
     down = np.log((order - 1) / (2 * order - 1)) - order * distance
-    return np.asarray(np.logaddexp(up, down) / (order - 1))
+    return np.logaddexp(up, down) / (order - 1)
 
 
 def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:

@@ -48,8 +48,7 @@ class GatNetwork(nn.Module):
         rows = functional.elu(self.first(rows))
         rows = functional.dropout(rows, self._dropout, self.training)
         rows = functional.elu(self.second(rows))
-        odds: Tensor = self.head(rows)[:, 0]
-        return odds
+        return self.head(rows)[:, 0]
 
 
 class GraphAttention(nn.Module):
@@ -104,6 +103,5 @@ class Gat(NetworkMethod):
 
     name = "gat"
     settings_type = GatSettings
-    settings: GatSettings
     network_type = GatNetwork
     static = True

@@ -36,8 +36,7 @@ class Convolutions(nn.Module):
         for layer in self.layers:
             rows = functional.relu(layer(rows))
             rows = functional.dropout(rows, self._dropout, self.training)
-        odds: Tensor = self.head(rows)[:, 0]
-        return odds
+        return self.head(rows)[:, 0]
 
 
 class GraphConvolution(nn.Module):
@@ -88,6 +87,5 @@ class Gcn(NetworkMethod):
 
     name = "gcn"
     settings_type = SkipSettings
-    settings: SkipSettings
     network_type = Convolutions
     static = True

@@ -153,9 +153,6 @@ class Batches:
     """Log odds of the share of positive tests."""
 
 
-Builder = Callable[[], nn.Module]
-
-
 class NetworkMethod(Method):
     """Base class of methods that train a network; subclasses define ``network``."""
 
@@ -171,13 +168,11 @@ class NetworkMethod(Method):
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
         """Return a new network, which maps (x, status) to log odds (people,).
 
-        x is (people, days, channels) float32; status (people,) int64 is the visible
-        result: 1, 0, or -1 if unknown or masked. The global generator of torch is
-        seeded before this call and before every step.
+        x is (people, days, channels) float32, or (people, channels) if ``static``;
+        status (people,) int64 is the visible result: 1, 0, or -1 if unknown or masked.
+        The global generator of torch is seeded before this call and before every step.
         """
-        network = type(self).network_type(graphs, channels, self.settings)
-        skip = channels if getattr(self.settings, "skip", False) else 0
-        return _Static(network, skip) if self.static else network
+        return type(self).network_type(graphs, channels, self.settings)
 
     def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
@@ -188,9 +183,8 @@ class NetworkMethod(Method):
 
     def score(self, traces: Traces, known: TestResults) -> Scores:
         held_back, settings = validation_people(self, known), self.settings
-        graphs = ContactGraphs(traces)
         batches = self.batches(traces, known, held_back)
-        learner = _NetworkLearner(self, batches, self.builder(graphs, batches))
+        learner = _NetworkLearner(self, batches, ContactGraphs(traces))
         checkpointer = Checkpointer.of(self, traces, known)
         best = train(learner, checkpointer, settings, settings.steps)
         learner.network.load_state_dict(best.parameters)
@@ -205,18 +199,6 @@ class NetworkMethod(Method):
             steps=best.steps,
             parameters=sum(one.numel() for one in learner.network.parameters()),
             diagnostics=best.diagnostics,
-        )
-
-    def builder(self, graphs: ContactGraphs, batches: Batches) -> Builder:
-        """Return a function that creates a network with embedding and base rate."""
-        x, width = batches.validation.x, self.settings.width
-        days, people, channels = graphs.days, graphs.people, width
-        if self.static:
-            days = 1
-        if x is not None:
-            people, channels = 0, x[0].numel() if self.static else x.shape[2]
-        return lambda: _Whole(
-            self.network(graphs, channels), batches.base, days, people, width
         )
 
     def batches(self, traces: Traces, known: TestResults, held: PersonIds) -> Batches:
@@ -254,13 +236,15 @@ class NetworkMethod(Method):
 class _NetworkLearner:
     """Learner that trains a network by Adam, one fold per step."""
 
-    def __init__(self, method: NetworkMethod, batches: Batches, build: Builder) -> None:
-        self._method, self._batches, self._build = method, batches, build
+    def __init__(
+        self, method: NetworkMethod, batches: Batches, graphs: ContactGraphs
+    ) -> None:
+        self._method, self._batches, self._graphs = method, batches, graphs
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
         self._rate = rate_number
         with self._seeded("first"):
-            self.network = self._build()
+            self.network = RiskNetwork(self._method, self._batches, self._graphs)
         decay = self._method.settings.weight_decay
         parameters = self.network.parameters()
         self._optimiser = torch.optim.Adam(
@@ -315,8 +299,7 @@ class _NetworkLearner:
     def _odds(self, batch: TrainingBatch) -> Tensor:
         self.network.eval()
         with torch.no_grad(), threads(1):
-            odds: Tensor = self.network(batch)
-        return odds
+            return self.network(batch)
 
     @contextmanager
     def _seeded(self, what: str) -> Iterator[None]:
@@ -327,40 +310,38 @@ class _NetworkLearner:
             yield
 
 
-class _Static(nn.Module):
-    """Network of the concatenated days, plus a linear map of ``skip`` inputs, if any.
+class RiskNetwork(nn.Module):
+    """Network of a method, with the base rate and what its settings add.
 
-    The network thus contains logistic regression on the same input. The weights of
-    the map start at zero.
+    ``input="embedding"`` adds a free vector per person as input. ``skip`` adds a linear
+    map of the input, which starts at zero, so logistic regression is included.
     """
 
-    def __init__(self, network: nn.Module, skip: int) -> None:
-        super().__init__()
-        self.network = network
-        self.linear = nn.Linear(skip, 1, bias=False) if skip else None
-        if self.linear is not None:
-            nn.init.zeros_(self.linear.weight)
-
-    def forward(self, x: Tensor, status: Tensor) -> Tensor:
-        rows = x.flatten(1)
-        odds: Tensor = self.network(rows, status)
-        return odds if self.linear is None else odds + self.linear(rows)[:, 0]
-
-
-class _Whole(nn.Module):
-    """Network with a free embedding per person, if any, and the base rate."""
-
     def __init__(
-        self, network: nn.Module, base: float, days: int, people: int, width: int
+        self, method: NetworkMethod, batches: Batches, graphs: ContactGraphs
     ) -> None:
         super().__init__()
-        self.network, self._base, self._days = network, base, days
-        free = nn.Parameter(0.1 * torch.randn(people, width)) if people else None
-        self.rows = free
+        x, width = batches.validation.x, method.settings.width
+        self._base, self._static = batches.base, method.static
+        self._days = 1 if method.static else graphs.days
+        channels = width if x is None else x.shape[2]
+        if x is not None and method.static:
+            channels = x[0].numel()
+        self.network = method.network(graphs, channels)
+        self.linear = self.rows = None
+        if getattr(method.settings, "skip", False):
+            self.linear = nn.Linear(channels, 1, bias=False)
+            nn.init.zeros_(self.linear.weight)
+        if x is None:
+            self.rows = nn.Parameter(0.1 * torch.randn(graphs.people, width))
 
     def forward(self, batch: TrainingBatch) -> Tensor:
         x = batch.x
         if self.rows is not None:
             x = self.rows[:, None, :].expand(-1, self._days, -1)
+        if self._static and x is not None:
+            x = x.flatten(1)
         odds: Tensor = self.network(x, batch.status)
+        if self.linear is not None:
+            odds = odds + self.linear(x)[:, 0]
         return odds + self._base

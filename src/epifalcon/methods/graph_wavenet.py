@@ -107,8 +107,7 @@ class WaveLayer(nn.Module):
         spread = diffuse(rows, walks, self._steps)
         around: Tensor = self.dropout(self.graph(spread))
         new = around + x[:, self.dilation :]
-        normal: Tensor = self.norm(new.flatten(0, 1))
-        return normal.view_as(new)
+        return self.norm(new.flatten(0, 1)).view_as(new)
 
 
 class GraphWaveNetNetwork(nn.Module):
@@ -135,8 +134,7 @@ class GraphWaveNetNetwork(nn.Module):
         for layer, skip in zip(self.layers, self.skips, strict=True):
             x = layer(x, walks)
             total = total + skip(x[:, -1])
-        odds: Tensor = self.last(total)
-        return odds[:, 0]
+        return self.last(total)[:, 0]
 
 
 class GraphWaveNet(NetworkMethod):
@@ -144,5 +142,4 @@ class GraphWaveNet(NetworkMethod):
 
     name = "graph-wavenet"
     settings_type = GraphWaveNetSettings
-    settings: GraphWaveNetSettings
     network_type = GraphWaveNetNetwork

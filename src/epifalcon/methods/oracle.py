@@ -41,7 +41,7 @@ class Oracle(Method):
             )
         seeds = truth.settings.requested_seeds(truth.pathogen, traces.people)
         escaped = (1 - min(seeds / traces.people, 1)) * np.exp(-_hazard(traces, truth))
-        return np.asarray(1 - escaped)
+        return 1 - escaped
 
 
 def _hazard(traces: Traces, truth: Outbreak) -> Floats:

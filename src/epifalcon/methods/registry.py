@@ -204,8 +204,7 @@ def method_class(name: str) -> type[Method]:
     if name in _OWN:
         return _OWN[name]
     module, _, cls = found.target.partition(":")
-    made: type[Method] = getattr(importlib.import_module(module), cls)
-    return made
+    return getattr(importlib.import_module(module), cls)
 
 
 def load(folder: str | Path) -> Method:

@@ -13,7 +13,6 @@ few days, kernels are shorter (``kernel_for``).
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +74,7 @@ class GatedConv(nn.Module):
         made, gate = self.both(side_by_side(x, self.kernel)).chunk(2, dim=2)
         if self._more >= 0:
             made = made + functional.pad(x[:, self.kernel - 1 :], (0, self._more))
-        return cast(Tensor, made * gate.sigmoid())
+        return made * gate.sigmoid()
 
 
 class ChebyshevConv(nn.Module):
@@ -101,8 +100,7 @@ class ChebyshevConv(nn.Module):
         one = two = torch.zeros(())
         for part in reversed(parts[1:]):
             one, two = part + 2 * self._laplacian(one) - two, one
-        total: Tensor = parts[0] + self._laplacian(one) - two + self.bias
-        return total
+        return parts[0] + self._laplacian(one) - two + self.bias
 
     def _laplacian(self, x: Tensor) -> Tensor:
         if not x.ndim:
@@ -128,8 +126,7 @@ class StgcnBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         met = self.graph(self.before(x)).relu()
-        made: Tensor = self.dropout(self.norm(self.after(met)))
-        return made
+        return self.dropout(self.norm(self.after(met)))
 
 
 class StgcnNetwork(nn.Module):
@@ -154,8 +151,7 @@ class StgcnNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
-        odds: Tensor = self.last(self.blocks(x))
-        return odds[:, 0, 0]
+        return self.last(self.blocks(x))[:, 0, 0]
 
 
 class Stgcn(NetworkMethod):
@@ -163,5 +159,4 @@ class Stgcn(NetworkMethod):
 
     name = "stgcn"
     settings_type = StgcnSettings
-    settings: StgcnSettings
     network_type = StgcnNetwork

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Literal, Protocol
 
@@ -20,6 +19,7 @@ from epifalcon.methods.base import (
     BEST_STEP,
     LEARNING_RATE,
     STEP_LIMIT,
+    Context,
     Method,
     require_both,
 )
@@ -30,7 +30,6 @@ from epifalcon.models.tensor_files import (
     threads,
     write_tensors,
 )
-from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
 from epifalcon.types import PersonIds, Plain
@@ -109,13 +108,11 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class Checkpointer:
-    """Periodically stores the training state in ``folder / TRAINING``."""
+    """Periodically stores the training state in ``context.folder / TRAINING``."""
 
-    folder: Path | None
+    context: Context
     origin: store.Origin
-    every_seconds: float = 20.0
-    progress: Progress = silent
-    name: str = "network"
+    """Method, settings, seed and data of the training."""
 
     @classmethod
     def of(cls, method: Method, traces: Traces, known: TestResults) -> "Checkpointer":
@@ -124,32 +121,28 @@ class Checkpointer:
         data = digest(as_plain(traces.clock), arrays=arrays)
         own = {"method": method.name, "data_sha256": data}
         settings = own | as_plain(method.settings)
-        context = method.context
-        return cls(
-            context.folder,
-            store.Origin.now(settings, method.seed),
-            context.checkpoint_seconds,
-            context.progress,
-            method.name,
-        )
+        return cls(method.context, store.Origin.now(settings, method.seed))
 
     def save(self, best: Trained, state: dict[str, Tensor]) -> None:
         """Replace the checkpoint on disk."""
-        if self.folder is None:
+        if self.context.folder is None:
             return
         meta = dict(vars(best))
         tensors = {f"best/{key}": one for key, one in meta.pop("parameters").items()}
         tensors |= {f"now/{key}": one for key, one in state.items()}
-        with store.new_directory(self.folder / TRAINING, overwrite=True) as scratch:
+        with store.new_directory(
+            self.context.folder / TRAINING, overwrite=True
+        ) as scratch:
             write_tensors(scratch / _TENSORS, tensors)
             store.write_manifest(scratch, _KIND, meta=meta, origin=self.origin)
 
     def load(self) -> tuple[Plain, dict[str, Tensor]] | None:
         """Return the stored checkpoint, if any; ``DataError`` if from another run."""
-        if self.folder is None or not self.folder.is_dir():
+        folder = self.context.folder
+        if folder is None or not folder.is_dir():
             return None
-        store.clear_scratch(self.folder)
-        place = self.folder / TRAINING
+        store.clear_scratch(folder)
+        place = folder / TRAINING
         if not place.is_dir():
             return None
         try:
@@ -181,7 +174,8 @@ def train(
             name: math.inf if one is None else one for name, one in resumed[0].items()
         }
         best = Trained(tensors_under(resumed[1], "best/"), **figures)
-    due = perf_counter() + checkpointer.every_seconds
+    context, name = checkpointer.context, checkpointer.origin.settings["method"]
+    due = perf_counter() + context.checkpoint_seconds
     with threads(1), pages_reused() as reuse_pages:
         for number in range(best.rate, len(learning_rates)):
             learner.restart(number, learning_rates[number])
@@ -210,15 +204,15 @@ def train(
                             STEP_LIMIT: steps,
                             "validation_log_loss": loss,
                         }
-                checkpointer.progress(
-                    f"{checkpointer.name}: {unit}",
+                context.progress(
+                    f"{name}: {unit}",
                     steps * number + best.step,
                     steps * len(learning_rates),
                     f"validation log loss {best.loss:.4f}",
                 )
                 if perf_counter() >= due:
                     checkpointer.save(best, learner.state())
-                    due = perf_counter() + checkpointer.every_seconds
+                    due = perf_counter() + context.checkpoint_seconds
     return best
 
 

@@ -69,8 +69,7 @@ class UnimpNetwork(nn.Module):
         for layer, norm in zip(self.layers, self.norms, strict=True):
             rows = functional.dropout(rows, self._dropout, self.training)
             rows = functional.relu(norm(layer(rows)))
-        odds: Tensor = self.head(rows)[:, 0]
-        return odds
+        return self.head(rows)[:, 0]
 
 
 class Results(nn.Module):
@@ -129,8 +128,7 @@ class GraphTransformer(nn.Module):
         residual = self.residual(x)
         parts = [found, residual, found - residual]
         gate = self.gate(torch.cat(parts, dim=-1)).sigmoid()
-        made: Tensor = gate * residual + (1 - gate) * found
-        return made
+        return gate * residual + (1 - gate) * found
 
 
 class Unimp(NetworkMethod):
@@ -147,7 +145,6 @@ class Unimp(NetworkMethod):
 
     name = "unimp"
     settings_type: ClassVar[type] = UnimpSettings
-    settings: UnimpSettings
     network_type = UnimpNetwork
     static = True
     reads_results = True
@@ -158,5 +155,4 @@ class UnimpBare(Unimp):
 
     name = "unimp-bare"
     settings_type: ClassVar[type] = UnimpBareSettings
-    settings: UnimpBareSettings
     reads_results = False

@@ -119,8 +119,7 @@ class DiffusionGru(nn.Module):
         reset, update = self.gates(both, walks).sigmoid().chunk(2, dim=1)
         gated = torch.cat([x, reset * state], dim=1)
         candidate = self.candidate(gated, walks).tanh()
-        new: Tensor = update * state + (1 - update) * candidate
-        return new
+        return update * state + (1 - update) * candidate
 
     def states(
         self,

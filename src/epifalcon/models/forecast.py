@@ -63,7 +63,7 @@ def _extended(recent: Floats, ahead: int) -> Floats:
     scale = float(spread @ spread)
     slope = recent @ spread / scale if scale else np.zeros(len(recent))
     later = recent.shape[1] + np.arange(ahead) - day.mean()
-    return np.asarray(recent.mean(axis=1, keepdims=True) + np.outer(slope, later))
+    return recent.mean(axis=1, keepdims=True) + np.outer(slope, later)
 
 
 def city_trend(past: Floats, ahead: int) -> Floats:

@@ -256,10 +256,6 @@ def state_of_people(states: Tensor, inc: Incidence, clock: Clock) -> Tensor:
             f"region states have shape {tuple(states.shape)}, expected "
             f"({inc.regions}, {clock.days}, width): made for another city?"
         )
-    if clock.slots % inc.windows:
-        raise DataError(
-            f"{inc.windows} windows do not divide the clock's {clock.slots} slots"
-        )
     if not bool(torch.isfinite(states).all()):
         raise DataError("region states hold NaN or infinity, expected finite numbers")
     window_slots = clock.slots // inc.windows
@@ -338,8 +334,6 @@ def dropout_mask(
     person: NDArray[np.int64], width: int, dropout: float, key: int
 ) -> NDArray[np.float32]:
     """Return dropout factors (people, width), a function of key, person and column."""
-    if not 0 <= dropout < 1:
-        raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)
     limit, factor = round(dropout * 2**32), np.float32(1 / (1 - dropout))
     _fill_dropout(person, np.uint64(key), limit, factor, out)

@@ -25,12 +25,12 @@ from torch.optim.adam import adam
 from epifalcon import store
 from epifalcon.checks import present
 from epifalcon.epidemic.cases import CaseMeasure, CaseSource
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
 from epifalcon.models.dcrnn import Dcrnn, FlowGraph, flow_graph
 from epifalcon.models.person_model import ADAM
-from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
+from epifalcon.models.settings import RegionSettings, TrainingSettings
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, build
@@ -113,8 +113,7 @@ class Scaling:
     def counts(self, outputs: Tensor) -> Floats:
         """Convert network outputs to non-negative counts."""
         logs = outputs.double().mul(self.cases).clamp(0.0, _MOST)
-        counts: Floats = torch.expm1(logs).numpy()
-        return counts
+        return torch.expm1(logs).numpy()
 
 
 @dataclass(frozen=True)
@@ -255,14 +254,6 @@ def _validate(network: Dcrnn, data: TrainingData, states: Sequence[Tensor]) -> f
     return total / pairs
 
 
-@dataclass(frozen=True, eq=False)
-class FittedNetwork:
-    """Trained network, and the scaling of its inputs."""
-
-    network: Dcrnn
-    scaling: Scaling
-
-
 class DcrnnRegionModel:
     """Region model of the paper, a DCRNN.
 
@@ -271,9 +262,10 @@ class DcrnnRegionModel:
     """
 
     def __init__(self, settings: RegionSettings) -> None:
-        self._network: DcrnnSettings = settings.network
+        self._settings = settings.network
         self.training: TrainingSettings = settings.training
-        self._fitted: FittedNetwork | None = None
+        self._network: Dcrnn | None = None
+        self._scaling: Scaling
 
     def fit(
         self,
@@ -285,49 +277,46 @@ class DcrnnRegionModel:
         settings = self.training
         first = settings.first_validation_day(history.days)
         scaling = Scaling.of(history, first, settings.visitors)
-        network = Dcrnn(scaling.channels, self._network, generator)
+        network = Dcrnn(scaling.channels, self._settings, generator)
         data = TrainingData(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, data, generator, progress)
-        self._fitted = FittedNetwork(network, scaling)
+        self._network, self._scaling = network, scaling
         return record
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
         """Return the states of the encoder, (regions, days, width)."""
-        fitted = self._require_fitted()
-        inputs = fitted.scaling.inputs(history)
+        network = present(self._network, _NOT_FITTED)
+        inputs = self._scaling.inputs(history)
         with torch.no_grad():
-            states = fitted.network.encoder.states(inputs, history.graphs)
-        rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
-        return rows
+            states = network.encoder.states(inputs, history.graphs)
+        return torch.stack(states, dim=1).numpy()
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
         """Forecast cases (origins, regions, horizon) from days up to each origin."""
-        fitted, horizon = self._require_fitted(), self.training.horizon
+        network, horizon = present(self._network, _NOT_FITTED), self.training.horizon
         days = max(origins, default=-1) + 1
-        inputs = fitted.scaling.inputs(history)[:days]
+        inputs = self._scaling.inputs(history)[:days]
         forecasts = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
-            states = fitted.network.encoder.states(inputs, history.graphs[:days])
+            states = network.encoder.states(inputs, history.graphs[:days])
             for row, day in enumerate(origins):
                 graph = history.graphs[day]
-                ahead = fitted.network.decode(states[day], inputs[day], graph, horizon)
-                forecasts[row] = fitted.scaling.counts(ahead)
+                ahead = network.decode(states[day], inputs[day], graph, horizon)
+                forecasts[row] = self._scaling.counts(ahead)
         return forecasts
 
     def save(self, folder: Path, regions: Regions, origin: store.Origin) -> None:
         """Write the fitted model and a fingerprint of ``regions`` into ``folder``."""
-        fitted = self._require_fitted()
-        network = as_plain(self._network)
+        fitted, network = present(self._network, _NOT_FITTED), as_plain(self._settings)
         network = {"name": network.pop("kind"), **network}
-        described = {"network": network, "training": as_plain(self.training)}
         meta = {
-            "model": described,
-            "scaling": as_plain(fitted.scaling),
+            "model": {"network": network, "training": as_plain(self.training)},
+            "scaling": as_plain(self._scaling),
             "regions": len(regions),
             "regions_sha256": regions_sha256(regions),
         }
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / _PARAMETERS, fitted.network.state_dict())
+        write_tensors(folder / _PARAMETERS, fitted.state_dict())
         store.write_manifest(folder, _KIND, meta=meta, origin=origin)
 
     @classmethod
@@ -338,40 +327,25 @@ class DcrnnRegionModel:
         version, and ``CorruptFileError`` if a file has changed.
         """
         meta = store.read(folder, _KIND).meta
-        try:
-            if meta["regions_sha256"] != regions_sha256(regions):
-                count = int(meta["regions"])
-                raise DataError(
-                    f"{folder}: this region model belongs to another city, of "
-                    f"{count} regions: fit the region model again"
-                )
-            network = dict(meta["model"]["network"])
-            if (name := network.pop("name")) != "dcrnn":
-                raise DataError(f"{folder}: holds a network {name!r}, expected 'dcrnn'")
-            training = meta["model"]["training"]
-            settings = RegionSettings(
-                network=build(DcrnnSettings, network, "network"),
-                training=build(TrainingSettings, training, "training"),
+        if meta["regions_sha256"] != regions_sha256(regions):
+            raise DataError(
+                f"{folder}: this region model belongs to another city, of "
+                f"{meta['regions']} regions: fit the region model again"
             )
-            cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
-            scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
-            dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
-        except (KeyError, TypeError) as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        network = dict(meta["model"]["network"])
+        network = {"kind": network.pop("name"), **network}
+        try:
+            settings = build(RegionSettings, {**meta["model"], "network": network})
         except SettingsError as error:
             raise DataError(
                 f"{folder}: written by another version of epifalcon: {error}"
             ) from None
-        try:
-            dcrnn.load_state_dict(read_tensors(folder / _PARAMETERS))
-        except RuntimeError:
-            raise DataError(f"{folder}: holds parameters of another network") from None
+        scaling = build(Scaling, meta["scaling"])
+        dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
+        dcrnn.load_state_dict(read_tensors(folder / _PARAMETERS))
         model = cls(settings)
-        model._fitted = FittedNetwork(dcrnn, scaling)
+        model._network, model._scaling = dcrnn, scaling
         return model
-
-    def _require_fitted(self) -> FittedNetwork:
-        return present(self._fitted, _NOT_FITTED)
 
 
 def regions_sha256(regions: Regions) -> str:
@@ -471,8 +445,7 @@ class GruRegionModel:
 
     def _next(self, state: Tensor) -> Tensor:
         """Forecast the next day's cases, (regions, 1)."""
-        forecast: Tensor = self._readout(functional.relu(state))
-        return forecast
+        return self._readout(functional.relu(state))
 
 
 def _inputs(cases: Floats) -> Tensor:

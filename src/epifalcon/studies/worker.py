@@ -13,6 +13,7 @@ from time import process_time
 from typing import Any, Final
 
 import numpy as np
+import scipy.sparse as sp
 
 from epifalcon import store
 from epifalcon.attacks.claims import Candidates, true_claims
@@ -216,11 +217,12 @@ def graph_sizes(run: FinishedRun, _progress: Progress) -> dict[str, float | None
     size = contacts.groups.size.astype(np.int64)
     pairs = size * (size - 1) // 2
     few = int(pairs.sum()) <= _MOST_MEETINGS
+    met = contacts.present.T @ contacts.present if few else None
     return {
         "people": float(run.traces.people),
         "edges": float(len(incidence.edge_key)),
         "incidences": float(len(incidence.by_edge.index)),
-        "contacts": float(contacts.matrix.nnz // 2) if few else None,
+        "contacts": float(sp.triu(met, 1).nnz) if met is not None else None,
         "meetings": float((contacts.groups.edges * pairs).sum()),
     }
 
