@@ -1,11 +1,17 @@
 """What is left of NVFlare's messages; over real connections in test_federation."""
 
+from types import SimpleNamespace
+
 import pytest
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import Datum
 
@@ -30,8 +36,14 @@ def restricted(monkeypatch):
         (lobs, "get_dot_handler"),
         (RxTask, "find_or_create_task"),
         (RxTask, "rx_task_map"),
+        (HistPool, "record_value"),
+        (CounterPool, "increment"),
+        (ConfigFactory, "_fmt2Loader"),
+        (GrpcDriver, "add_connection"),
+        (ConnManager, "update_endpoint"),
     ):
-        monkeypatch.setattr(owner, name, vars(owner)[name])
+        # The base class has some of them.
+        monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
     RxTask.rx_task_map = {}
     # Read from the kit in its processes; here NVFlare's default.
     limit = "get_streaming_max_blob_size"
@@ -84,3 +96,61 @@ def test_a_message_holds_neither_files_nor_references():
         message = lobs.dump_to_bytes({"part": part})
         with pytest.raises(ValueError, match="values only"):
             lobs.load_from_bytes(message)
+
+
+def test_settings_with_includes_are_not_read(tmp_path):
+    (tmp_path / "config.conf").write_text('include file("/etc/hostname")\na = 1\n')
+    assert ConfigFactory.load_config("config.json", [str(tmp_path)]) is None
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    assert ConfigFactory.load_config("config.json", [str(tmp_path)]).to_dict() == {
+        "a": 1
+    }
+
+
+def test_topics_of_others_are_not_stored():
+    counters, times = CounterPool("n", "", ["received"]), HistPool("n", "", [1, 2], "s")
+    counters.increment("a topic", "received")
+    times.record_value("a topic", 1.0)
+    assert (counters.cat_counters, times.cat_bins) == ({}, {})
+
+
+def connection(number, owner):
+    properties = {"peer_cn": owner}
+    return SimpleNamespace(
+        name=str(number),
+        get_conn_properties=lambda: properties,
+        close=lambda: closed.append(number),
+    )
+
+
+closed = []
+
+
+def test_a_certificate_has_few_connections():
+    driver = GrpcDriver()
+    driver.conn_monitor = SimpleNamespace(state_change=lambda _: None)
+    for number in range(16):
+        driver.add_connection(connection(number, "clinic"))
+    with pytest.raises(ConnectionError, match="too many connections of clinic"):
+        driver.add_connection(connection(16, "clinic"))
+    driver.add_connection(connection(17, "school"))
+    driver.close_connection(connection(3, "clinic"))
+    driver.add_connection(connection(18, "clinic"))
+
+
+def test_a_connection_has_one_short_name_and_nothing_else_is_stored():
+    manager = ConnManager(SimpleNamespace(name="server"))
+    for number, name in enumerate(("clinic", "x" * 201)):
+        one = connection(number, "clinic")
+        one.connector = SimpleNamespace(params={})
+        named = SimpleNamespace(
+            conn=one, sfm_endpoint=None, get_name=str, local_endpoint=None
+        )
+        for again in range(2):
+            data = {"endpoint_name": f"{name}{again or ''}", "more": bytes(MB)}
+            try:
+                manager.update_endpoint(named, data)
+            except ConnectionError:
+                assert number in closed
+    (found,) = manager.sfm_endpoints.values()
+    assert (found.endpoint.name, found.endpoint.properties) == ("clinic", {})
