@@ -12,6 +12,7 @@ from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import Datum
 
@@ -39,12 +40,15 @@ def restricted(monkeypatch):
         (HistPool, "record_value"),
         (CounterPool, "increment"),
         (ConfigFactory, "_fmt2Loader"),
+        (ConfigService, "initialize"),
+        (ConfigService, "_config_path"),
         (GrpcDriver, "add_connection"),
         (ConnManager, "update_endpoint"),
     ):
         # The base class has some of them.
         monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
     RxTask.rx_task_map = {}
+    ConfigService._config_path = []
     # Read from the kit in its processes; here NVFlare's default.
     limit = "get_streaming_max_blob_size"
     monkeypatch.setattr(messaging.CommConfigurator, limit, lambda _: 10 * MB)
@@ -105,6 +109,15 @@ def test_settings_with_includes_are_not_read(tmp_path):
     assert ConfigFactory.load_config("config.json", [str(tmp_path)]).to_dict() == {
         "a": 1
     }
+
+
+def test_a_job_replaces_no_settings_of_the_kit(tmp_path):
+    for number, folder in enumerate(("local", "startup", *map(str, range(20)))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "comm_config.json").write_text(f'{{"n": {number}}}')
+    ConfigService.initialize(section_files={}, config_path=[str(tmp_path)])
+    path = ConfigService._config_path
+    assert ConfigService.load_config_dict("comm_config.json", path) == {"n": 0}
 
 
 def test_topics_of_others_are_not_stored():

@@ -156,6 +156,15 @@ def test_a_site_executes_the_commands_of_jobs_and_no_others(monkeypatch):
     assert done == [job]
 
 
+def test_a_site_keeps_few_folders_of_jobs(tmp_path):
+    jobs = [tmp_path / str(uuid.uuid4()) for _ in range(25)]
+    for number, one in enumerate([tmp_path / "runs", *jobs]):
+        one.mkdir()
+        os.utime(one, (number, number))
+    components.remove_old_jobs(tmp_path)
+    assert {*tmp_path.iterdir()} == {tmp_path / "runs", *jobs[5:]}
+
+
 def packed(**sizes):
     """A packed job with one file of this size in each of these folders."""
     made = io.BytesIO()

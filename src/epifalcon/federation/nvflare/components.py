@@ -19,6 +19,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import socket
 import socketserver
@@ -114,6 +115,8 @@ _SERVER_CHANNELS: dict[str, frozenset[str]] = {
 """Channels of the server's own processes, with the topics that sites may use."""
 _MOST_JOBS = 4
 """Most processes of jobs at a site. Servers start one at a time, but they end late."""
+_MOST_JOB_FOLDERS = 20
+"""Newest jobs at a site whose logs stay; NVFlare removes none."""
 _MOST_LOG_CHARACTERS = 4000
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
@@ -291,7 +294,15 @@ class JobCommand(RequestProcessor):
         if req.topic == TrainingTopic.DEPLOY and not holds_settings_only(req.body):
             return error_reply("not a job of epifalcon")
         with self.turn:
+            remove_old_jobs(Path.cwd())
             return self._command.process(req, app_ctx)
+
+
+def remove_old_jobs(kit: Path) -> None:
+    """Remove the folders of all but the newest jobs, so that they fill no disk."""
+    jobs = [one for one in kit.iterdir() if _JOB_ID.fullmatch(one.name)]
+    for old in sorted(jobs, key=os.path.getmtime)[:-_MOST_JOB_FOLDERS]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def holds_settings_only(job: bytes) -> bool:

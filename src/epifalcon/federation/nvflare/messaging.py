@@ -5,12 +5,15 @@ address in it, although ad-hoc connections are off, and believes any name that a
 there. It writes parts of it to files in ``/tmp``. It requests objects that it refers
 to. It ends the server's process of a job if one message cannot be read. It stores
 statistics of all topics that senders have named, and all names and properties that they
-had. Settings of a job may include files and addresses, unless they are JSON. epifalcon
-needs none of this. And NVFlare limits the size of a message, but neither the number of
+had. Settings of a job may include files and addresses, unless they are JSON, and
+replace those of the kit, whose folder is searched with all jobs in it. epifalcon needs
+none of this. And NVFlare limits the size of a message, but neither the number of
 unfinished messages, nor what arrives before their first part, nor connections.
 """
 
 import threading
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.f3.cellnet import cell as nvflare_cell
@@ -31,6 +34,7 @@ from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import lobs
 
 _MOST_UNFINISHED = 16
@@ -41,6 +45,7 @@ _MOST_CONNECTIONS = 16
 """Connections with one certificate: a site has one, and one for each of its jobs."""
 _MOST_NAME_CHARACTERS = 200
 _adding = threading.Lock()
+_initialize = ConfigService.initialize
 _find_task = RxTask.find_or_create_task
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
@@ -57,12 +62,22 @@ def restrict_messages() -> None:
     ConfigFactory._fmt2Loader = {
         ConfigFormat.JSON: ConfigFactory._fmt2Loader[ConfigFormat.JSON]
     }
+    ConfigService.initialize = _search_kit
     GrpcDriver.add_connection = _limited_connection
     ConnManager.update_endpoint = _update_name
 
 
 def _refuse(*_: object) -> None:
     raise ValueError("messages hold values only: no addresses, files or references")
+
+
+def _search_kit(
+    section_files: dict[str, str], config_path: list[str], **more: object
+) -> None:
+    """Let NVFlare search settings in the folders of a kit that hold them."""
+    kit = [Path(*parts) for parts in product(config_path, ("local", "startup"))]
+    found = [str(one) for one in kit if one.is_dir()]
+    _initialize(section_files, found or config_path, **more)
 
 
 def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
