@@ -112,6 +112,8 @@ SERVER_LISTENER = ("server_parent_listener", "get_clients")
         ("clinic", "server.job", "server_command", "abort", True),
         ("clinic", "server", "cellnet.channel", "bulk", True),
         ("clinic", "server", "cellnet.channel", "bye", False),
+        ("clinic", "server.job", "cellnet.channel", "bye", True),
+        ("clinic", "server.job", "credential_manager", "key_exchange", True),
         ("clinic", "server", "_net_manager", "stress", True),
         ("clinic.job", "server.job", "aux_communication", "__job_heartbeat__", False),
         ("clinic.job", "server.job", "aux_communication", "fed.event", True),

@@ -97,6 +97,8 @@ _MOST_JOB_BYTES = 2**20
 _JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER_CHANNELS: dict[str, frozenset[str]] = {
     "_net_manager": frozenset(),
+    # A process closes its connection after a failed exchange of keys.
+    "credential_manager": frozenset(),
     CellChannel.SERVER_PARENT_LISTENER: frozenset(),
     CellChannel.CELLNET: frozenset({CellChannelTopic.Bye}),
     CellChannel.SERVER_COMMAND: frozenset(
@@ -260,6 +262,9 @@ def refuse_command(message: Message) -> Message | None:
         channel = message.get_header(StreamHeaderKey.CHANNEL)
         topic = message.get_header(StreamHeaderKey.TOPIC)
     refused = channel in _SERVER_CHANNELS and topic not in _SERVER_CHANNELS[channel]
+    if channel == CellChannel.CELLNET:
+        # The server's process of a job would take a goodbye for that of its parent.
+        refused = refused or not receiver.is_root
     if channel == CellChannel.HCI or (
         refused and channel == CellChannel.AUX_COMMUNICATION
     ):
