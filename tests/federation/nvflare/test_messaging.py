@@ -10,6 +10,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
@@ -36,6 +37,7 @@ def restricted(monkeypatch):
         (lobs, "get_datum_dir"),
         (lobs, "get_dot_handler"),
         (RxTask, "find_or_create_task"),
+        (TxTask, "handle_ack"),
         (RxTask, "rx_task_map"),
         (HistPool, "record_value"),
         (CounterPool, "increment"),
@@ -85,6 +87,20 @@ def test_a_sender_has_few_unfinished_messages_also_under_several_names():
     accepted = [receive(n, 0, 10, name) for n, name in enumerate(names)]
     assert sum(accepted) == 16
     assert receive(1, 0, 10, "school.job")
+
+
+def test_nobody_ends_a_message_that_is_sent_to_another():
+    target = "school.job"
+    empty = SimpleNamespace(get_size=lambda: 0, close=lambda: None)
+    task = TxTask(Cell(), 1, "", "", target, {}, empty, False, False, False)
+    for origin, ended in (("clinic.job", False), (target, True)):
+        headers = {
+            MessageHeaderKey.ORIGIN: origin,
+            StreamHeaderKey.STREAM_ID: task.sid,
+            StreamHeaderKey.ERROR_MSG: "no",
+        }
+        task.handle_ack(Message(headers))
+        assert task.stream_future.done() == ended
 
 
 def test_finished_messages_do_not_count():

@@ -30,6 +30,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.utils.config import ConfigFormat
@@ -46,6 +47,7 @@ _MOST_CONNECTIONS = 16
 _MOST_NAME_CHARACTERS = 200
 _adding = threading.Lock()
 _initialize = ConfigService.initialize
+_handle_ack = TxTask.handle_ack
 _find_task = RxTask.find_or_create_task
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
@@ -58,6 +60,7 @@ def restrict_messages() -> None:
     # Cells of the server's jobs end their process after some errors of a site.
     nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
+    TxTask.handle_ack = _handle_own_ack
     HistPool.record_value = CounterPool.increment = lambda *_, **__: None
     ConfigFactory._fmt2Loader = {
         ConfigFormat.JSON: ConfigFactory._fmt2Loader[ConfigFormat.JSON]
@@ -69,6 +72,12 @@ def restrict_messages() -> None:
 
 def _refuse(*_: object) -> None:
     raise ValueError("messages hold values only: no addresses, files or references")
+
+
+def _handle_own_ack(task: TxTask, message: Message) -> None:
+    """Handle an answer to a sent message, which others than its receiver could end."""
+    if message.get_header(MessageHeaderKey.ORIGIN) == task.target:
+        _handle_ack(task, message)
 
 
 def _search_kit(
