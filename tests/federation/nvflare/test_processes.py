@@ -112,6 +112,8 @@ SERVER_LISTENER = ("server_parent_listener", "get_clients")
         ("clinic", "server.job", "server_command", "abort", True),
         ("clinic", "server", "cellnet.channel", "bulk", True),
         ("clinic", "server", "cellnet.channel", "bye", False),
+        ("clinic", "server.job", "cellnet.channel", "bye", True),
+        ("clinic", "server.job", "credential_manager", "key_exchange", True),
         ("clinic", "server", "_net_manager", "stress", True),
         ("clinic.job", "server.job", "aux_communication", "__job_heartbeat__", False),
         ("clinic.job", "server.job", "aux_communication", "fed.event", True),
@@ -154,6 +156,15 @@ def test_a_site_executes_the_commands_of_jobs_and_no_others(monkeypatch):
         command.set_headers({"job_id": named, "job_meta": meta})
         components.JobCommand(Deploy()).process(command, None)
     assert done == [job]
+
+
+def test_a_site_keeps_few_folders_of_jobs(tmp_path):
+    jobs = [tmp_path / str(uuid.uuid4()) for _ in range(25)]
+    for number, one in enumerate([tmp_path / "runs", *jobs]):
+        one.mkdir()
+        os.utime(one, (number, number))
+    components.remove_old_jobs(tmp_path)
+    assert {*tmp_path.iterdir()} == {tmp_path / "runs", *jobs[5:]}
 
 
 def packed(**sizes):

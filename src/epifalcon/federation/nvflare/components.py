@@ -19,6 +19,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import socket
 import socketserver
@@ -96,6 +97,8 @@ _MOST_JOB_BYTES = 2**20
 _JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER_CHANNELS: dict[str, frozenset[str]] = {
     "_net_manager": frozenset(),
+    # A process closes its connection after a failed exchange of keys.
+    "credential_manager": frozenset(),
     CellChannel.SERVER_PARENT_LISTENER: frozenset(),
     CellChannel.CELLNET: frozenset({CellChannelTopic.Bye}),
     CellChannel.SERVER_COMMAND: frozenset(
@@ -114,6 +117,8 @@ _SERVER_CHANNELS: dict[str, frozenset[str]] = {
 """Channels of the server's own processes, with the topics that sites may use."""
 _MOST_JOBS = 4
 """Most processes of jobs at a site. Servers start one at a time, but they end late."""
+_MOST_JOB_FOLDERS = 20
+"""Newest jobs at a site whose logs stay; NVFlare removes none."""
 _MOST_LOG_CHARACTERS = 4000
 _WATCH_SECONDS = 0.3
 _DISCONNECT_SECONDS = 4.0
@@ -257,6 +262,9 @@ def refuse_command(message: Message) -> Message | None:
         channel = message.get_header(StreamHeaderKey.CHANNEL)
         topic = message.get_header(StreamHeaderKey.TOPIC)
     refused = channel in _SERVER_CHANNELS and topic not in _SERVER_CHANNELS[channel]
+    if channel == CellChannel.CELLNET:
+        # The server's process of a job would take a goodbye for that of its parent.
+        refused = refused or not receiver.is_root
     if channel == CellChannel.HCI or (
         refused and channel == CellChannel.AUX_COMMUNICATION
     ):
@@ -291,7 +299,15 @@ class JobCommand(RequestProcessor):
         if req.topic == TrainingTopic.DEPLOY and not holds_settings_only(req.body):
             return error_reply("not a job of epifalcon")
         with self.turn:
+            remove_old_jobs(Path.cwd())
             return self._command.process(req, app_ctx)
+
+
+def remove_old_jobs(kit: Path) -> None:
+    """Remove the folders of all but the newest jobs, so that they fill no disk."""
+    jobs = [one for one in kit.iterdir() if _JOB_ID.fullmatch(one.name)]
+    for old in sorted(jobs, key=os.path.getmtime)[:-_MOST_JOB_FOLDERS]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def holds_settings_only(job: bytes) -> bool:

@@ -3,11 +3,17 @@
 NVFlare does more with a message than to receive it. It connects in clear text to an
 address in it, although ad-hoc connections are off, and believes any name that answers
 there. It writes parts of it to files in ``/tmp``. It requests objects that it refers
-to. It ends the server's process of a job if one message cannot be read. epifalcon needs
+to. It ends the server's process of a job if one message cannot be read. It stores
+statistics of all topics that senders have named, and all names and properties that they
+had. Settings of a job may include files and addresses, unless they are JSON, and
+replace those of the kit, whose folder is searched with all jobs in it. epifalcon needs
 none of this. And NVFlare limits the size of a message, but neither the number of
-unfinished messages nor what arrives before their first part.
+unfinished messages, nor what arrives before their first part, nor connections.
 """
 
+import threading
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.f3.cellnet import cell as nvflare_cell
@@ -15,17 +21,36 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.fuel.utils.config import ConfigFormat
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import lobs
 
 _MOST_UNFINISHED = 16
 """Unfinished messages of one sender; each occupies two of at least 64 threads."""
 _PIECE_BYTES = 2**20
 """Least size that a piece of a message counts as: that of NVFlare's own pieces."""
+_MOST_CONNECTIONS = 16
+"""Connections with one certificate: a site has one, and one for each of its jobs."""
+_MOST_NAME_CHARACTERS = 200
+_adding = threading.Lock()
+_initialize = ConfigService.initialize
+_handle_ack = TxTask.handle_ack
 _find_task = RxTask.find_or_create_task
+_add_connection = GrpcDriver.add_connection
+_update_endpoint = ConnManager.update_endpoint
 
 
 def restrict_messages() -> None:
@@ -35,10 +60,33 @@ def restrict_messages() -> None:
     # Cells of the server's jobs end their process after some errors of a site.
     nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
+    TxTask.handle_ack = _handle_own_ack
+    HistPool.record_value = CounterPool.increment = lambda *_, **__: None
+    ConfigFactory._fmt2Loader = {
+        ConfigFormat.JSON: ConfigFactory._fmt2Loader[ConfigFormat.JSON]
+    }
+    ConfigService.initialize = _search_kit
+    GrpcDriver.add_connection = _limited_connection
+    ConnManager.update_endpoint = _update_name
 
 
 def _refuse(*_: object) -> None:
     raise ValueError("messages hold values only: no addresses, files or references")
+
+
+def _handle_own_ack(task: TxTask, message: Message) -> None:
+    """Handle an answer to a sent message, which others than its receiver could end."""
+    if message.get_header(MessageHeaderKey.ORIGIN) == task.target:
+        _handle_ack(task, message)
+
+
+def _search_kit(
+    section_files: dict[str, str], config_path: list[str], **more: object
+) -> None:
+    """Let NVFlare search settings in the folders of a kit that hold them."""
+    kit = [Path(*parts) for parts in product(config_path, ("local", "startup"))]
+    found = [str(one) for one in kit if one.is_dir()]
+    _initialize(section_files, found or config_path, **more)
 
 
 def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
@@ -69,3 +117,28 @@ def _held_bytes(task: RxTask) -> int:
     later = [len(payload or b"") for _, payload in list(task.out_seq_chunks.values())]
     received: int = max(task.received_offset, _PIECE_BYTES * task.next_seq)
     return received + sum(max(size, _PIECE_BYTES) for size in later)
+
+
+def _limited_connection(driver: GrpcDriver, connection: Connection) -> None:
+    """Add a connection, unless its certificate has many."""
+    owner = _owner(connection)
+    with _adding:
+        others = [*map(_owner, list(driver.connections.values()))].count(owner)
+        if others >= _MOST_CONNECTIONS:
+            raise ConnectionError(f"too many connections of {owner}")
+        _add_connection(driver, connection)
+
+
+def _owner(connection: Connection) -> object:
+    return connection.get_conn_properties().get(DriverParams.PEER_CN.value)
+
+
+def _update_name(
+    manager: ConnManager, connection: SfmConnection, data: dict[str, Any]
+) -> None:
+    """Give a connection its name; refuse a second or long one, and drop all else."""
+    name = data[HandshakeKeys.ENDPOINT_NAME]
+    if connection.sfm_endpoint is not None or len(name) > _MOST_NAME_CHARACTERS:
+        connection.conn.close()
+        raise ConnectionError("a connection has one short name")
+    _update_endpoint(manager, connection, {HandshakeKeys.ENDPOINT_NAME: name})
