@@ -307,6 +307,7 @@ def test_only_errors_of_the_output_become_write_errors(tmp_path):
         (errno.EACCES, tmp_path / "out" / "deep" / "file"),
         (errno.EACCES, tmp_path / "out"),
         (errno.EROFS, tmp_path),
+        (errno.EACCES, tmp_path / ".out.partial"),
     ]:
         with pytest.raises(WriteError, match="out: cannot be written: failure"):
             failure(number, name)

@@ -241,7 +241,7 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     ``mode`` are the permissions of the new file, before the umask.
     """
     path = Path(os.path.realpath(path))
-    scratch = path.with_name(f".{path.name}.partial")
+    scratch = _scratch_of(path)
     scratch.unlink(missing_ok=True)
     # A link that others planted under this name is not followed.
     handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -249,6 +249,10 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
         file.write(text)
     flush(scratch)
     scratch.rename(path)
+
+
+def _scratch_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.partial"
 
 
 def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
@@ -348,7 +352,7 @@ def writing(*paths: Path) -> Iterator[None]:
         ours = error.errno in _FULL
         if isinstance(error.filename, str | os.PathLike):
             place = Path(error.filename)
-            ours |= place in {*paths, *path.parents}
+            ours |= place in {*paths, *path.parents, *map(_scratch_of, paths)}
             ours |= not set(paths).isdisjoint(place.parents)
         if isinstance(error, WriteError) or not ours:
             raise

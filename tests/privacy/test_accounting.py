@@ -83,6 +83,7 @@ def test_the_edges_of_mu():
     assert gaussian_mu(0.1, 0.0) == math.inf
     assert gaussian_mu(0.0, 0.0) == 0
     assert epsilon_of(mu_for(0.0, 1e-6) * 0.999, 1e-6) == 0
+    assert mu_for(5e-324, 1e-6) == pytest.approx(mu_for(0.0, 1e-6))
 
 
 @pytest.mark.parametrize("mu", [5e-324, 1e-200, 1e-9, 1e9, 1e74, 1e200, 1e308])

@@ -112,7 +112,7 @@ def mu_for(epsilon: float, delta: float = DELTA) -> float:
     # Two equivalent forms; each has no cancellation on its side.
     low = 2 * epsilon / (quantile + root) if quantile > 0 else root - quantile
     wanted = math.log(delta)
-    low, high = low * (1 - 1e-9), 2 * low
+    low, high = low * (1 - 1e-9), max(2 * low, math.ulp(0.0))
     while log_delta_of(epsilon, high) < wanted:
         high *= 2
     return _root(lambda mu: log_delta_of(epsilon, mu) - wanted, low, high)

@@ -40,7 +40,8 @@ _ONE = np.uint64(1)
 _SPARE_BITS = np.uint64(11)
 _TO_UNIT = 2.0**-53
 _TURN = 2 * math.pi
-_GRID_BITS = 17
+GRID = 2.0**-16
+"""Largest step of the grid of noised values, relative to sigma."""
 _LEAST_EXPONENT = -900
 Values = TypeVar("Values", Tensor, NDArray[np.float64])
 
@@ -158,13 +159,13 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
 
 
 def on_grid(noised: Values, sigma: float) -> Values:
-    """Round values with noise of scale ``sigma`` to a grid of at most sigma / 2^16.
+    """Round values with noise of scale ``sigma`` to a grid of at most sigma ``GRID``.
 
     Otherwise the last bits show what the noise covers (Mironov 2012): a small sum of
     two larger numbers ends with zeros, small noise on a zero row does not. The sum must
     be of double precision, which is much finer than the grid.
     """
-    step = 2.0 ** max(math.frexp(sigma)[1] - _GRID_BITS, _LEAST_EXPONENT)
+    step = GRID * 2.0 ** max(math.frexp(sigma)[1] - 1, _LEAST_EXPONENT)
     return (noised / step).round() * step
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks.audit.noise_checks import check_noise, shared_noise, worst
+from epifalcon.privacy.gaussian import on_grid
 
 SHAPE = (4, 100, 2, 8)
 AXES = ("rounds", "people", "places", "coordinates")
@@ -41,6 +42,16 @@ def test_vectors_that_are_equal_or_partly_shared_are_found():
     noise[3] = 0.6 * noise[0] + 0.8 * noise[3]
     found = check_noise(noise, 0.3)
     assert (found.repeats, found.repeated, found.along) == (0, True, "rounds")
+
+
+def test_equal_numbers_on_the_grid_of_noise_are_no_repeats():
+    """Of 3,600 numbers on the grid, as the counts of an audit, some are equal."""
+    noise = on_grid(fresh(shape=(1, 60, 60, 1)), 0.3)
+    assert len(np.unique(noise)) < noise.size
+    assert not check_noise(noise, 0.3).repeated
+    assert not shared_noise(noise, on_grid(fresh(1, (1, 60, 60, 1)), 0.3)).repeated
+    noise[0, 30:40] = noise[0, 10:20]
+    assert check_noise(noise, 0.3).repeats >= 1200
 
 
 def test_a_little_less_noise_than_claimed_is_found():

@@ -12,10 +12,13 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import poisson
 
+from epifalcon.privacy.gaussian import GRID
 from epifalcon.types import Floats
 
 _AXES = ("rounds", "people", "places", "coordinates")
+_BY_CHANCE = 1e-9
 TOO_FAR = 6.0
 """Threshold in standard errors, exceeded by chance once in a billion tests."""
 
@@ -25,7 +28,7 @@ class NoiseStatistics:
     """Statistics of the noise of blanks."""
 
     repeats: int
-    """Number of vectors bitwise equal to another one."""
+    """Number of vectors bitwise equal to another one; 0 if chance explains them."""
     correlation: float
     """Largest correlation found, in standard errors."""
     along: str
@@ -74,9 +77,11 @@ def check_noise(blank: Floats, sigma: float) -> NoiseStatistics:
 
 def shared_noise(one: Floats, other: Floats) -> NoiseStatistics:
     """Check whether two channels of the same shape share noise."""
-    again = np.intersect1d(_whole_rows(one), _whole_rows(other))
+    mine, theirs = _whole_rows(one), _whole_rows(other)
+    again = len(np.intersect1d(mine, theirs))
+    again = _unlikely(again, len(mine) * len(theirs), one.shape[-1])
     correlation = _correlated(one, other)
-    return NoiseStatistics(len(again), correlation, "channels", math.inf, 0.0)
+    return NoiseStatistics(again, correlation, "channels", math.inf, 0.0)
 
 
 def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatistics:
@@ -118,8 +123,16 @@ def _correlated(here: Floats, there: Floats) -> float:
 
 
 def _repeats(blank: Floats) -> int:
-    _, times = np.unique(_whole_rows(blank), return_counts=True)
-    return int(times[times > 1].sum())
+    vectors = _whole_rows(blank)
+    _, times = np.unique(vectors, return_counts=True)
+    equal = int(times[times > 1].sum())
+    return _unlikely(equal, math.comb(len(vectors), 2), blank.shape[-1])
+
+
+def _unlikely(equal: int, pairs: int, width: int) -> int:
+    """Return ``equal``, or 0 if as many vectors are equal on a grid by chance."""
+    expected = pairs * (GRID / (2 * math.sqrt(math.pi))) ** width
+    return equal if equal > 2 * poisson.isf(_BY_CHANCE, expected) else 0
 
 
 def _whole_rows(blank: Floats) -> NDArray[np.void]:
