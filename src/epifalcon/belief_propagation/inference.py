@@ -23,6 +23,7 @@ from epifalcon.belief_propagation.seir_chain import (
     MOST_CHANCE,
     OTHERS,
     EdgeMessages,
+    OwnTests,
     PersonState,
     Rates,
     Sums,
@@ -34,7 +35,7 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.settings import Chance
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities, RegionIds
@@ -95,17 +96,16 @@ class ChainCohort:
     state: PersonState
 
     @classmethod
-    def of(
-        cls, traces: Traces, known: TestResults, rates: Rates, errors: TestErrors
-    ) -> "ChainCohort":
+    def of(cls, traces: Traces, known: TestResults, rates: Rates) -> "ChainCohort":
         """Create a cohort whose messages are all zero."""
         shape = traces.by_slot.shape
         state = PersonState(
             regions=traces.by_slot,
-            tests=result_likelihood(known, traces.slots, errors),
+            tests=result_likelihood(known, traces.clock),
             infectious=np.zeros(shape, np.float32),
             evidence=np.zeros(shape, np.float32),
             risk=np.zeros(traces.people),
+            given_infected=np.ones(traces.people),
             tested=known.tested.astype(np.float32),
             prior=initial_prior(traces.people, rates),
             prior_without_tests=initial_prior(traces.people, rates),
@@ -117,6 +117,11 @@ class ChainCohort:
         """Probability of having been infected, own tests excluded, (people,)."""
         return self.state.risk
 
+    @property
+    def own_tests(self) -> OwnTests:
+        """Likelihood of each person's own results after the last sweep."""
+        return OwnTests(self.state.given_infected.copy(), self.state.tests.never)
+
     def copy(self) -> "ChainCohort":
         """Return a copy with its own message and risk arrays."""
         state = self.state
@@ -124,13 +129,14 @@ class ChainCohort:
             infectious=state.infectious.copy(),
             evidence=state.evidence.copy(),
             risk=state.risk.copy(),
+            given_infected=state.given_infected.copy(),
         )
         return replace(self, state=copied)
 
-    def with_tests(self, known: TestResults, errors: TestErrors) -> "ChainCohort":
+    def with_tests(self, known: TestResults) -> "ChainCohort":
         """Return the cohort with the same messages and other test results."""
         changed = self.state._replace(
-            tests=result_likelihood(known, self.traces.slots, errors),
+            tests=result_likelihood(known, self.traces.clock),
             tested=known.tested.astype(np.float32),
         )
         return replace(self, state=changed)

@@ -89,7 +89,7 @@ def test_everybody_adds_noise_to_the_count_of_tests():
 def test_who_the_seeds_were_is_told_to_nobody():
     scene = town_scene()
     rule = replace(scene.rule, seed_count=None, seed_people=(1, 5, 9))
-    task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule, scene.test_errors)
+    task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule)
     assert (task.rule.seed_people, task.rule.seed_count) == ((), 3)
     with pytest.raises(SettingsError, match="set seed_count"):
         FieldTask(rule=rule)
