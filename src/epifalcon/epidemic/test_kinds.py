@@ -7,13 +7,14 @@ typical person has symptoms. ``ever`` is an ideal test that finds any earlier in
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 from epifalcon.checks import Checked, Share, some
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.errors import SettingsError
-from epifalcon.settings import unknown_name
+from epifalcon.settings import build, read_toml, unknown_name
 
 _LEAST_SENSITIVITY = 0.005
 
@@ -92,7 +93,9 @@ KINDS = MappingProxyType(
 
 
 def find_kind(name: str) -> TestKind:
-    """Return the kind ``name``; raise with the nearest name if it is unknown."""
+    """Return the kind ``name``, or the one in a TOML file of that name."""
+    if name.endswith(".toml"):
+        return build(TestKind, {"name": Path(name).stem, **read_toml(Path(name))})
     if name not in KINDS:
         raise SettingsError(unknown_name("kind of test", name, KINDS))
     return KINDS[name]
