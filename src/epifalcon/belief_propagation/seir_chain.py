@@ -221,6 +221,11 @@ class PersonState(NamedTuple):
     """P(S, E, I, R) before the first slot, given own earlier tests, (people, 4)."""
     prior_without_tests: Floats
     """The same probabilities without own earlier tests, (people, 4)."""
+    history: NDArray[np.int32]
+    """Testing history of each person, (people,)."""
+    testing: Floats
+    """Likelihood of each testing history by day of infection, (histories, days + 1),
+    see ``testing``; the last column is that without infection."""
 
 
 class EdgeMessages(NamedTuple):
@@ -238,6 +243,8 @@ class EdgeMessages(NamedTuple):
     """1 if the sums include a person's own messages, else 0."""
     geometric_ratio: Floats
     """Ratio of geometric to arithmetic mean of the factor, (days, 1 + regions)."""
+    testing: Floats = np.empty(0)
+    """Rates of testing, (days + 1,); empty if tests are random. See ``testing``."""
 
 
 class SweepOptions(NamedTuple):
@@ -267,6 +274,8 @@ class Sums(NamedTuple):
     tally: Floats = np.zeros((0, 0, 0))
     """Expected infections and hazards of tested people, (2, days, 1 + regions), or
     empty."""
+    testing: Floats = np.zeros((0, 0))
+    """Tests and people by day, (4, days), or empty; see ``testing``."""
 
 
 @compiled
@@ -278,12 +287,15 @@ def forward_backward(
     rates: Rates,
     options: SweepOptions,
     sums: Sums,
+    infected_on: Floats,
 ) -> None:
     """Run one sweep for people ``first`` to ``last``.
 
-    Adds to ``sums`` and updates messages and risk in ``state``. The recursions are
-    separate loops without divisions; everything else is computed for all slots at
-    once, so that the compiler can vectorise it.
+    Adds to ``sums``, adds expected infections by testing history and day to
+    ``infected_on`` unless it is empty, and updates messages and risk in ``state``.
+
+    The recursions are separate loops without divisions; everything else is computed
+    for all slots at once, so that the compiler can vectorise it.
     """
     slots = state.regions.shape[0]
     chance, factor, others, fit = np.empty((4, slots))
@@ -292,13 +304,13 @@ def forward_backward(
     counts_susceptible, counts_tally = sums.susceptible.size > 0, sums.tally.size > 0
     for person in range(first, last):
         _receive(person, state, received, chance, factor, others)
-        _likelihood_by_slot(person, state.tests, fit)
-        prior, seed = state.prior[person], state.tests.seed[person]
+        seed, never = _likelihood_by_slot(person, state, received.day, fit)
+        prior = state.prior[person]
         _forward(prior, seed, chance, factor, fit, rates, before)
         risk, given_infected = _backward(
             state.prior_without_tests[person],
             seed,
-            state.tests.never[person],
+            never,
             chance,
             factor,
             fit,
@@ -337,6 +349,9 @@ def forward_backward(
             held = state.evidence[slot, person]
             held += options.evidence_step[slot] * (new_evidence[slot] - held)
             state.evidence[slot, person] = held
+        if infected_on.size > 0:
+            for slot in range(slots):
+                infected_on[state.history[person], received.day[slot]] += hit[slot]
         if counts_tally and state.tested[person] > 0:
             for slot in range(slots):
                 exposed[slot] *= -np.log1p(-chance[slot])
@@ -412,15 +427,28 @@ def _power(x: float, n: float) -> float:
 
 
 @compiled
-def _likelihood_by_slot(person: int, tests: ResultLikelihood, fit: Floats) -> None:
-    """Write the likelihood of own tests given infection in each slot."""
+def _likelihood_by_slot(
+    person: int, state: PersonState, day: NDArray[np.int32], fit: Floats
+) -> tuple[float, float]:
+    """Write the likelihood of own tests given infection in each slot.
+
+    Returns the likelihood given infection before the first slot, and without any.
+    """
+    tests = state.tests
     at, end = tests.start[person], tests.start[person + 1]
-    value = tests.seed[person]
+    value = seed = float(tests.seed[person])
+    never = float(tests.never[person])
     for slot in range(len(fit)):
         while at < end and tests.slot[at] <= slot:
             value = tests.value[at]
             at += 1
         fit[slot] = value
+    if state.testing.size > 0:
+        history = state.testing[state.history[person]]
+        for slot in range(len(fit)):
+            fit[slot] *= history[day[slot]]
+        seed *= history[0]
+    return seed, never
 
 
 @compiled
@@ -548,9 +576,8 @@ def marginals(
         _receive(person, state, received, chance, factor, others)
         prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
         if with_tests:
-            _likelihood_by_slot(person, state.tests, fit)
-            prior, seed = state.prior[person], state.tests.seed[person]
-            never = state.tests.never[person]
+            seed, never = _likelihood_by_slot(person, state, received.day, fit)
+            prior = state.prior[person]
         s, e, i, r = _forward(prior, seed, chance, factor, fit, rates, before)
         s *= never
         whole = s + e + i + r

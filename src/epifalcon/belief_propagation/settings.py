@@ -129,6 +129,12 @@ class FieldSettings(Checked):
     ensemble: CountOrZero = 0
     """Number of runs for an interval around each risk; 0 for no intervals. Each run
     uses half of the tests and ``region.choosing_sweeps`` sweeps."""
+    tested_because: Literal["random", "unknown"] = "random"
+    """Why people were tested. ``random``: independently of infection. ``unknown``: also
+    because of symptoms; then the rates of testing are estimated, and not being tested
+    is evidence, too. Transmission is estimated for the whole city only, and risks are
+    not recalibrated, since tested people differ from others. Private runs assume
+    random tests."""
     calibration: Literal["auto", "none"] = "auto"
     """Recalibration of risks; ``auto`` applies Platt scaling if that lowers the log
     loss of held-out tested people. Needs three folds."""

@@ -213,7 +213,7 @@ class FalconField(Method):
         folds = list(chosen)
         none = Recalibration(IDENTITY, np.zeros((2, 2)))
         found = dict.fromkeys(site.finals, none)
-        if self.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
+        if site.task.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
             return found
         held = [HeldOutRun(site.finals[(fold,)], site.fold == fold) for fold in folds]
         found[()] = Recalibration.fit(site.finals[()].risk, held, known)

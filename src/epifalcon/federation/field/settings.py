@@ -90,6 +90,12 @@ class FieldTask:
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
+        if settings.field.tested_because == "unknown":
+            region = settings.field.region
+            if region.transmission == "auto":
+                region = replace(region, transmission="global")
+            field = replace(settings.field, region=region, calibration="none")
+            settings = replace(settings, field=field)
         return cls(settings=settings, pathogen=pathogen, rule=rule)
 
     @property
@@ -106,6 +112,11 @@ class FieldTask:
     def is_local(self) -> bool:
         """Return True if every person adds its own noise."""
         return self.mode == "local"
+
+    @property
+    def tests_are_random(self) -> bool:
+        """Return True if being tested is no evidence; always in a private run."""
+        return self.private or self.settings.field.tested_because == "random"
 
     @property
     def folds(self) -> int:

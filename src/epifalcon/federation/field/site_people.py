@@ -32,6 +32,7 @@ from epifalcon.belief_propagation.seir_chain import (
     rates_for,
 )
 from epifalcon.belief_propagation.settings import TransmissionModel
+from epifalcon.belief_propagation.testing import TestHistories
 from epifalcon.checks import present
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
@@ -269,7 +270,7 @@ class FieldSite:
         """Risks of being infected at the end of final runs."""
         self.candidates: dict[Candidate, RunRisks] = {}
         """Results of candidate models."""
-        self.cohort = self._new_cohort(data.known)
+        self.cohort = self._new_cohort(data.known, ())
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
@@ -316,7 +317,7 @@ class FieldSite:
             self._base = self.run, self.cohort
         known = self.data.known.of_people(~np.isin(self.fold, run.without))
         if run.start == "cold":
-            self.cohort = self._new_cohort(known)
+            self.cohort = self._new_cohort(known, run.without)
         else:
             before, cohort = self.run, self.cohort
             if run.start == "base":
@@ -325,7 +326,7 @@ class FieldSite:
             before = present(before, missing)
             if not set(run.without) <= set(before.without):
                 raise DataError("a run starts from one that used tests it excludes")
-            self.cohort = cohort.with_tests(known)
+            self.cohort = cohort.with_tests(known, self._histories(run.without))
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
@@ -350,7 +351,7 @@ class FieldSite:
         """Process the last messages of a run and store the risks; nothing is sent."""
         run = present(self.run, "no run was started")
         # Risks exclude own tests in any case; these are the tests to predict.
-        cohort = self.cohort.with_tests(self.data.known)
+        cohort = self.cohort.with_tests(self.data.known, self._histories(()))
         cohort.end(received)
         risk, tests = cohort.risk.copy(), cohort.own_tests
         if run.purpose == "final":
@@ -374,8 +375,17 @@ class FieldSite:
         parts.append(np.zeros((0, len(candidates))))
         return ModelLosses.of(np.concatenate(parts))
 
-    def _new_cohort(self, known: TestResults) -> ChainCohort:
-        return ChainCohort.of(self.data.traces, known, self.rates)
+    def _new_cohort(self, known: TestResults, without: tuple[int, ...]) -> ChainCohort:
+        histories = self._histories(without)
+        return ChainCohort.of(self.data.traces, known, self.rates, histories)
+
+    def _histories(self, without: tuple[int, ...]) -> TestHistories | None:
+        """Return when people were tested, unless tests are random."""
+        task, traces = self.task, self.data.traces
+        if task.tests_are_random:
+            return None
+        known, excluded = self.data.known, np.isin(self.fold, without)
+        return TestHistories.of(known, traces.clock, task.pathogen, task.rule, excluded)
 
     def _noised(
         self, sent: Sent, channel: str, number: int, clipping: ClippingRule
