@@ -331,7 +331,7 @@ class FactorGraph:
         ones = np.ones((self.clock.days, self.present.shape[1]))
         return TransmissionFactor(ones, ones, ones)
 
-    def first_messages(self, hazard: Floats, testing: Floats) -> EdgeMessages:
+    def first_messages(self, hazard: Floats, testing: Floats = RANDOM) -> EdgeMessages:
         """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
         edges, none = np.zeros((*self.present.shape, 4)), self.no_factor
         ratio = none.geometric_ratio

@@ -90,7 +90,7 @@ class FieldTask:
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
-        if settings.field.tested_because == "unknown":
+        if not settings.field.tests_are_random:
             region = settings.field.region
             if region.transmission == "auto":
                 region = replace(region, transmission="global")
@@ -116,7 +116,7 @@ class FieldTask:
     @property
     def tests_are_random(self) -> bool:
         """Return True if being tested is no evidence; always in a private run."""
-        return self.private or self.settings.field.tested_because == "random"
+        return self.private or self.settings.field.tests_are_random
 
     @property
     def folds(self) -> int:
