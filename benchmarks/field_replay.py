@@ -83,15 +83,14 @@ class _World:
             settings=FalconFieldSettings(field=field),
             pathogen=self.settings.pathogen,
             rule=self.settings.outbreak,
-            test_errors=self.settings.labels.test_errors,
         )
         site, schedule = run_in_process(task, traces, known, seed=0)
-        state, errors = schedule.result.state, task.test_errors
+        state = schedule.result.state
         assert state is not None
         return (
             site.cohort,
             known,
-            SavedField(schedule.graph, state.sums, state.factor, site.rates, errors),
+            SavedField(schedule.graph, state.sums, state.factor, site.rates),
         )
 
     def replayed(self, days: int) -> FieldWindow:

@@ -26,7 +26,7 @@ from epifalcon.belief_propagation.settings import FieldSettings, TransmissionMod
 from epifalcon.belief_propagation.transmission import TransmissionFactor
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
@@ -81,7 +81,7 @@ class _World:
         region = replace(FieldSettings().region, transmission=transmission)
         field = FieldSettings(folds=0, region=region)
         settings = FalconFieldSettings(field=field)
-        task = FieldTask.of(settings, self.pathogen, self.rule, TestErrors())
+        task = FieldTask.of(settings, self.pathogen, self.rule)
         return run_in_process(task, self.traces, self.known, seed=0, factor=factor)
 
     def auc(self, risk: Probabilities) -> float:

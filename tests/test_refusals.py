@@ -8,7 +8,6 @@ from epifalcon.epidemic.cases import CaseSettings
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import BeliefSettings, OutbreakSettings
-from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.metrics import MetricSettings, evaluate
 from epifalcon.methods.hbp import HbpSettings, MeanFieldSettings
@@ -95,7 +94,6 @@ TABLE = {
         "false_negative": [-0.1, 1.1],
         "test_days": [(3, 1), (-1, 1)],
     },
-    TestErrors: {"false_positive": [-0.1], "false_negative": [1.1]},
     ReadSettings: {
         "columns": [("person",)],
         "delimiter": [",,"],

@@ -110,7 +110,7 @@ def shaped(shape: tuple[int, ...], **arrays: Any) -> None:  # noqa: ANN401
             raise DataError(f"{name} has shape {array.shape}, expected {shape}")
 
 
-def typed(kind: type[np.generic], axes: int, **arrays: NDArray[Any]) -> None:
+def typed(kind: type[np.generic], axes: int, /, **arrays: NDArray[Any]) -> None:
     """Raise unless all arrays have this dtype and number of axes."""
     for name, array in arrays.items():
         if array.ndim != axes or array.dtype != kind:
@@ -120,7 +120,7 @@ def typed(kind: type[np.generic], axes: int, **arrays: NDArray[Any]) -> None:
             )
 
 
-def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:
+def vectors(wanted: Mapping[str, type[np.generic]], /, **arrays: NDArray[Any]) -> None:
     """Check equal lengths, one axis and ``wanted`` dtypes; make arrays read-only."""
     same_length(**arrays)
     for name, array in arrays.items():

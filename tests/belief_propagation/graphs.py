@@ -12,7 +12,7 @@ from epifalcon.belief_propagation.inference import (
 from epifalcon.belief_propagation.seir_chain import rates_for
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import force_of
 
@@ -46,7 +46,12 @@ def part_of(traces, known, people):
     place[people] = np.arange(len(people), dtype=np.int32)
     tests = known.of_people(place >= 0)
     own = TestResults.from_tests(
-        len(people), place[tests.person], tests.positive, tests.slot
+        len(people),
+        place[tests.person],
+        tests.positive,
+        tests.slot,
+        kind=tests.kind,
+        kinds=tests.kinds,
     )
     by_slot = np.ascontiguousarray(traces.by_slot[:, people])
     return Traces(by_slot, traces.clock, traces.regions), own
@@ -63,8 +68,8 @@ def cohorts_of(scene, known, parts=None):
     divided = [(traces, known)]
     if parts is not None:
         divided = [part_of(traces, known, people) for people in parts]
-    rates, errors = rates_of(scene), scene.test_errors
-    return Cohorts([ChainCohort.of(*one, rates, errors) for one in divided])
+    rates = rates_of(scene)
+    return Cohorts([ChainCohort.of(*one, rates) for one in divided])
 
 
 def graph_of(scene, crowd):
@@ -98,7 +103,3 @@ def rested(scene, known, settings=UNDAMPED, transmission="fixed", parts=None):
     graph = graph_of(scene, people.crowd())
     state = converge(people, graph, known, rates_of(scene), settings, transmission)
     return people.risk, state
-
-
-def wrong_tests(false_positive, false_negative):
-    return TestErrors(false_positive=false_positive, false_negative=false_negative)

@@ -9,7 +9,6 @@ from epifalcon.belief_propagation.calibration import (
     IDENTITY,
     ModelLosses,
     PlattScaling,
-    chance_of_positive,
     choose_scaling,
     current_given_ever,
     ensemble_variance,
@@ -18,39 +17,47 @@ from epifalcon.belief_propagation.calibration import (
     log_odds,
     perturbed,
 )
+from epifalcon.belief_propagation.seir_chain import OwnTests
 from epifalcon.belief_propagation.settings import EQUALLY_RICH
 from epifalcon.epidemic.pathogen import OMICRON
-from epifalcon.epidemic.test_results import TestErrors
 
-RIGHT = TestErrors()
-WRONG = TestErrors(false_positive=0.05, false_negative=0.2)
+RIGHT, WRONG = (0.0, 0.0), (0.05, 0.2)
+"""Shares of false positive and of false negative results."""
 
 
-def people(count, slope, offset, errors=RIGHT, seed=0):
+def own_tests(positive, wrong):
+    """The likelihood of one result per person."""
+    positive, (false, missed) = np.asarray(positive), wrong
+    infected = np.where(positive, 1 - missed, missed)
+    return OwnTests(infected, np.where(positive, false, 1 - false))
+
+
+def people(count, slope, offset, wrong=RIGHT, seed=0):
     """Risks, and results of people whose true odds are scaled from them."""
     rng = np.random.default_rng(seed)
     odds = rng.normal(-1.2, 0.8, count)
     truth = expit(slope * (odds + 1.2) - 1.2 + offset)
-    return expit(odds), rng.random(count) < chance_of_positive(truth, errors)
+    chance = wrong[0] + (1 - sum(wrong)) * truth
+    return expit(odds), own_tests(rng.random(count) < chance, wrong)
 
 
-@pytest.mark.parametrize("errors", [RIGHT, WRONG])
-def test_a_known_scaling_is_recovered_with_and_without_test_errors(errors):
-    found = fit_scaling(*people(40_000, 1.4, -0.5, errors), errors)
+@pytest.mark.parametrize("wrong", [RIGHT, WRONG])
+def test_a_known_scaling_is_recovered_with_and_without_test_errors(wrong):
+    found = fit_scaling(*people(40_000, 1.4, -0.5, wrong))
     assert found.slope == pytest.approx(1.4, abs=0.08)
     assert found.offset == pytest.approx(-0.5, abs=0.05)
 
 
 def test_the_fit_is_the_highest_posterior():
-    risk, positive = people(200, 0.6, 0.8, WRONG, seed=3)
-    found = fit_scaling(risk, positive, WRONG)
+    risk, tests = people(200, 0.6, 0.8, WRONG, seed=3)
+    found = fit_scaling(risk, tests)
 
     def lost(point):
         slope, offset = point
         odds = log_odds(risk)
         recalibrated = expit(slope * (odds - odds.mean()) + odds.mean() + offset)
-        chance = chance_of_positive(recalibrated, WRONG)
-        result = np.log(np.where(positive, chance, 1 - chance)).sum()
+        missed = tests.healthy * (1 - recalibrated)
+        result = np.log(tests.infected * recalibrated + missed).sum()
         return -result + ((slope - 1) / 0.2) ** 2 / 2 + (offset / 0.5) ** 2 / 2
 
     best = minimize(lost, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
@@ -59,17 +66,17 @@ def test_the_fit_is_the_highest_posterior():
 
 def test_calibrated_risks_are_unchanged_and_others_are_not():
     drawn = (people(500, 1, 0, seed=k) for k in range(9))
-    left = [choose_scaling(*one, RIGHT) == IDENTITY for one in drawn]
+    left = [choose_scaling(*one) == IDENTITY for one in drawn]
     assert sum(left) >= 7
-    assert choose_scaling(*people(500, 1, 0.7), RIGHT) != IDENTITY
+    assert choose_scaling(*people(500, 1, 0.7)) != IDENTITY
 
 
 def test_few_people_change_nothing():
-    risk, positive = people(149, 1, 3)
-    assert fit_scaling(risk[:19], positive[:19], RIGHT) == IDENTITY
-    assert choose_scaling(risk, positive, RIGHT) == IDENTITY
-    more = people(150, 1, 3)
-    assert choose_scaling(*more, RIGHT) != IDENTITY
+    risk, tests = people(149, 1, 3)
+    few = np.arange(149) < 19
+    assert fit_scaling(risk[few], tests.of(few)) == IDENTITY
+    assert choose_scaling(risk, tests) == IDENTITY
+    assert choose_scaling(*people(150, 1, 3)) != IDENTITY
 
 
 @settings(deadline=None)
@@ -77,10 +84,9 @@ def test_few_people_change_nothing():
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=20, max_size=60),
     st.sampled_from([RIGHT, WRONG]),
 )
-def test_scaled_risks_are_probabilities_in_the_same_order(pairs, errors):
+def test_scaled_risks_are_probabilities_in_the_same_order(pairs, wrong):
     risk = np.array([one for one, _ in pairs])
-    positive = np.array([one for _, one in pairs])
-    scaling = fit_scaling(risk, positive, errors)
+    scaling = fit_scaling(risk, own_tests([one for _, one in pairs], wrong))
     rising = scaling(np.sort(risk))
     assert ((rising >= 0) & (rising <= 1)).all()
     assert (np.diff(rising) >= 0).all()

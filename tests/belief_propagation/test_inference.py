@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from epifalcon.belief_propagation.inference import DampedSums
 from epifalcon.belief_propagation.seir_chain import SweepOptions, result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.epidemic.test_kinds import ANTIGEN, PCR, SEROLOGY
+from epifalcon.epidemic.test_results import TestResults
+from epifalcon.mobility.clock import Clock
 from tests.belief_propagation.graphs import (
     UNDAMPED,
     cohorts_of,
@@ -18,7 +21,6 @@ from tests.belief_propagation.graphs import (
     rates_of,
     rested,
     start_of,
-    wrong_tests,
 )
 from tests.epidemic.worlds import known_of
 from tests.methods.encounters import results, rules, scene_of, trees, world_of
@@ -39,13 +41,13 @@ NO_BOUND = dataclasses.replace(UNDAMPED, evidence_bound=1e9)
     st.sampled_from([(0.0, 0.0), (0.1, 0.0), (0.0, 0.3), (0.05, 0.2)]),
 )
 def test_risks_are_exact_on_a_tree(data, tree, rule, wrong):
-    scene = dataclasses.replace(scene_of(tree, **rule), test_errors=wrong_tests(*wrong))
+    scene = scene_of(tree, **rule)
     people = len(tree[0])
     tests = data.draw(results(people))
     if any(wrong):
         # A second result, which may contradict the first.
         tests += [(person, slot // 2, not result) for person, slot, result in tests]
-    found, _ = rested(scene, known_of(people, tests), NO_BOUND)
+    found, _ = rested(scene, known_of(people, tests, wrong), NO_BOUND)
     exact = without_own_test(world_of(scene), tests, wrong)
     np.testing.assert_allclose(found, exact, 0, 1e-4)
 
@@ -164,12 +166,14 @@ def test_a_wrong_rate_is_corrected_and_converges(wrong, swing):
 
 # Likelihood of own tests
 
+FIVE_DAYS = Clock(slot_hours=24, days=5)
 
-def laid_out(known, errors, slots=5):
+
+def laid_out(known, clock):
     """For each person: seed, each slot, never."""
-    fit, found = result_likelihood(known, slots, errors), []
+    fit, found = result_likelihood(known, clock), []
     for person in range(known.people):
-        row = np.full(slots, fit.seed[person])
+        row = np.full(clock.slots, fit.seed[person])
         for at in range(fit.start[person], fit.start[person + 1]):
             row[fit.slot[at] :] = fit.value[at]
         found.append([fit.seed[person], *row.tolist(), fit.never[person]])
@@ -180,7 +184,7 @@ def test_correct_tests_leave_a_window():
     tests = [(0, 2, 1), (1, 2, 0), (2, 1, 0), (2, 3, 1)]
     # Contradictory ones leave the first positive, late ones the last slot.
     tests += [(4, 1, 1), (4, 3, 0), (5, 7, 1), (6, 4, 0), (6, 9, 1), (7, 9, 0)]
-    assert laid_out(known_of(8, tests), wrong_tests(0, 0)).astype(int).tolist() == [
+    assert laid_out(known_of(8, tests), FIVE_DAYS).astype(int).tolist() == [
         [1, 1, 1, 1, 0, 0, 0],
         [0, 0, 0, 0, 1, 1, 1],
         [0, 0, 0, 1, 1, 0, 0],
@@ -192,10 +196,42 @@ def test_correct_tests_leave_a_window():
     ]
 
 
-def test_likelihoods_of_tests_with_errors_up_to_a_common_factor():
-    known = known_of(3, [(0, 1, 0), (0, 3, 1), (2, 0, 1)])
-    found = laid_out(known, wrong_tests(0.1, 0.3))
+def test_likelihoods_of_tests_with_errors():
+    known = known_of(3, [(0, 1, 0), (0, 3, 1), (2, 0, 1)], (0.1, 0.3))
+    found = laid_out(known, FIVE_DAYS)
     both = [0.3 * 0.7] * 3 + [0.9 * 0.7] * 2 + [0.9 * 0.1] * 2
     wanted = np.array([both, [1.0] * 7, [0.7] * 2 + [0.1] * 5])
-    scale = wanted.max(axis=1, keepdims=True)
-    np.testing.assert_allclose(found, wanted / scale, rtol=1e-6)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("hours", [24, 6])
+def test_likelihoods_of_dated_tests_are_those_of_a_loop(hours):
+    """Several tests of several kinds, for infection in each slot."""
+    clock = Clock(slot_hours=hours, days=40)
+    kinds = (PCR, SEROLOGY, ANTIGEN)
+    rng, per_day = np.random.default_rng(3), clock.slots_per_day
+    person, kind = rng.integers(12, size=40), rng.integers(3, size=40)
+    slot, positive = rng.integers(clock.slots, size=40), rng.random(40) < 0.5
+    known = TestResults.from_tests(12, person, positive, slot, None, kind, kinds)
+
+    def fits(test, infected):
+        accuracy = kinds[known.kind[test]]
+        chance = 1 - accuracy.specificity
+        if infected is not None and infected <= known.slot[test]:
+            day = (known.slot[test] - infected) // per_day
+            table = accuracy.sensitivity
+            chance = table[min(day, len(table) - 1)]
+        return chance if known.positive[test] else 1 - chance
+
+    times = [-1, *range(clock.slots), None]
+    wanted = np.ones((12, len(times)))
+    for test, one in enumerate(known.person):
+        wanted[one] *= [fits(test, infected) for infected in times]
+    found = laid_out(known, clock)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-12)
+
+
+def test_many_contradictory_tests_underflow_nowhere():
+    tests = [(0, slot, slot % 2) for slot in range(5)] * 40
+    found = laid_out(known_of(1, tests, (0.01, 0.01)), FIVE_DAYS)
+    assert found.max() == 1

@@ -19,7 +19,6 @@ from tests.belief_propagation.graphs import (
     graph_of,
     part_of,
     rates_of,
-    wrong_tests,
 )
 from tests.epidemic.worlds import known_of
 from tests.methods.encounters import results, rules, scene_of, trees, world_of
@@ -38,11 +37,11 @@ def published(scene, traces, known, requested=NO_BOUND, transmission="fixed"):
 
     Rates are of the whole scene, also where somebody is left out.
     """
-    rates, errors = rates_of(scene), scene.test_errors
-    cohort = ChainCohort.of(traces, known, rates, errors)
+    rates = rates_of(scene)
+    cohort = ChainCohort.of(traces, known, rates)
     graph = graph_of(scene, cohort.crowd())
     state = converge(Cohorts([cohort]), graph, known, rates, requested, transmission)
-    return cohort, SavedField(graph, state.sums, state.factor, rates, errors)
+    return cohort, SavedField(graph, state.sums, state.factor, rates)
 
 
 def possible(tests, scene, wrong=(0.0, 0.0)):
@@ -58,10 +57,10 @@ def others_than(person, tests):
 @exactly
 @given(st.data(), trees(), rules, ERRORS)
 def test_marginals_are_exact_on_a_tree(data, tree, rule, wrong):
-    scene = dataclasses.replace(scene_of(tree, **rule), test_errors=wrong_tests(*wrong))
+    scene = scene_of(tree, **rule)
     people, world = len(tree[0]), world_of(scene)
     tests = possible(data.draw(results(people)), scene, wrong)
-    cohort, field = published(scene, scene.traces, known_of(people, tests))
+    cohort, field = published(scene, scene.traces, known_of(people, tests, wrong))
     now = cohort.current_risk(field.messages())
     for person in range(people):
         without_tests = active(world, others_than(person, tests), person, wrong)
@@ -120,8 +119,8 @@ def test_risks_are_probabilities_and_shares_add_up(
         (person, rng.integers(traces.slots), rng.random() < share)
         for person in rng.integers(traces.people, size=2 * traces.people)
     ]
-    scene = Scene(traces, rule=rule, test_errors=wrong_tests(*wrong))
-    known, few = known_of(traces.people, tests), FieldSettings(sweeps=4)
+    scene = Scene(traces, rule=rule)
+    known, few = known_of(traces.people, tests, wrong), FieldSettings(sweeps=4)
     cohort, field = published(scene, traces, known, few, transmission)
     now, factor = cohort.current_risk(field.messages()), field.factor
     for risk in (cohort.risk, now.without_tests, now.tested, now.ever):

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from epifalcon.epidemic.read_tests import read_results
+from epifalcon.epidemic.test_kinds import ANTIGEN
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io import ReadSettings
@@ -42,13 +43,27 @@ def test_one_entry_per_test_in_order(tmp_path):
             "007,2020-03-30T23:59:59,neg",
             "Zoë,2020-03-28,neg",
             "Zoë,2020-03-28T00:30:00+01:00,neg",
+            "Zoë,2020-03-28,pos",
         ],
     )
     assert known.people == 3
     assert known.person.tolist() == [0, 2, 2, 2]
     assert known.slot.tolist() == [35, 0, 0, 18]
-    assert known.positive.tolist() == [False, False, False, True]
-    assert rows.refused == {}
+    assert known.positive.tolist() == [False, False, True, True]
+    assert (rows.refused, rows.accepted) == ({}, 5)
+    assert [kind.name for kind in known.kinds] == ["ever"]
+
+
+def test_tests_have_the_kind_of_their_row_or_the_default(tmp_path):
+    rows = ["7,2020-03-28,neg,", "7,2020-03-28,neg, PCR", "7,2020-03-28,neg,pcr"]
+    rows += ["Zoë,2020-03-29,pos,Serology", "Zoë,2020-03-29,pos,blood"]
+    path = tmp_path / "tests.csv"
+    path.write_text("\n".join(["person,time,result,kind", *rows]), encoding="utf-8")
+    known, count = read_results(path, traces(), ALL, ANTIGEN)
+    names = [known.kinds[kind].name for kind in known.kind]
+    assert sorted(names) == ["antigen", "pcr", "serology"]
+    assert count.refused == {"unknown kind of test": 1}
+    assert count.examples[0].row == 6
 
 
 def test_slots_follow_the_wall_clock_of_the_city(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.labels import LabelSettings
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
@@ -21,10 +22,19 @@ def traces_of(rows, regions=None, slot_hours=24.0):
     return Traces(by_slot, clock, Regions("area", np.zeros((max(count, 1), 2))))
 
 
-def known_of(people, tests):
-    """The record of tests given as (person, slot, result)."""
+def known_of(people, tests, wrong=(0.0, 0.0)):
+    """Tests given as (person, slot, result), with the shares of wrong results."""
     person, slot, result = np.array([*tests], np.int32).reshape(-1, 3).T
-    return TestResults.from_tests(people, person, result.astype(np.bool_), slot)
+    return TestResults.from_tests(
+        people, person, result.astype(np.bool_), slot, kinds=(wrong_tests(*wrong),)
+    )
+
+
+def wrong_tests(false_positive, false_negative):
+    """Tests of earlier infection with these shares of wrong results."""
+    return LabelSettings(
+        false_positive=false_positive, false_negative=false_negative
+    ).test_kind(SARS_COV_2)
 
 
 def mixing_city(people=40, regions=6, days=6, slot_hours=6.0, seed=5) -> Traces:

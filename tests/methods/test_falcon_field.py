@@ -5,27 +5,25 @@ import pytest
 from scipy.special import expit
 
 from epifalcon.belief_propagation import calibration
+from epifalcon.belief_propagation.seir_chain import OwnTests
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field import inference_schedule
 from epifalcon.federation.field.settings import (
     FalconFieldSettings,
     FieldPrivacySettings,
 )
+from epifalcon.federation.field.site_people import RunRisks
 from epifalcon.methods import falcon_field
 from epifalcon.methods.falcon_field import (
     LEDGER,
     FalconField,
     HeldOutRun,
     Recalibration,
-    with_late_test,
 )
-from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.ledger import Ledger
-from tests.epidemic.worlds import known_of
 from tests.methods.test_hbp import evaluated, town_scene, world
-from tests.oracles.cities import random_traces
 from tests.scenes import Scene, placed
 from tests.studies import town
 
@@ -123,12 +121,6 @@ def test_a_private_run_uses_noised_counts_only(monkeypatch):
     np.testing.assert_array_equal(before, after)
 
 
-def test_only_people_tested_on_the_last_day_evaluate_the_final_risk():
-    traces = random_traces(0, 4, 3, Clock(slot_hours=6, days=3))
-    known = known_of(4, [(0, 7, 1), (1, 8, 0), (2, 3, 0), (2, 11, 1)])
-    assert with_late_test(known, traces).tolist() == [False, True, True, False]
-
-
 PEOPLE, TESTED = 3000, 1200
 
 
@@ -143,12 +135,16 @@ def underestimated(seed=0):
 
 
 def recalibrated(risk, held, known):
-    return Recalibration.fit(risk, held, known, TestErrors())
+    result = np.full(known.people, np.nan)
+    result[known.person] = known.positive
+    tests = OwnTests(result, (1 - result).astype(np.float32))
+    runs = [HeldOutRun(RunRisks(risk, tests), people) for risk, people in held]
+    return Recalibration.fit(risk, runs, known)
 
 
 def test_the_recalibration_of_held_out_people_applies_to_everybody():
     risk, infected, known = underestimated()
-    found = recalibrated(risk, [HeldOutRun(risk, known.tested)], known)
+    found = recalibrated(risk, [(risk, known.tested)], known)
     mean = pytest.approx(infected[TESTED:].mean(), abs=0.03)
     assert found.line(risk)[TESTED:].mean() == mean
     assert found.line.offset == pytest.approx(1, abs=0.15)
@@ -157,12 +153,12 @@ def test_the_recalibration_of_held_out_people_applies_to_everybody():
 
 def test_a_run_with_lower_risks_gets_the_mean_of_the_held_out_run():
     risk, _, known = underestimated()
-    held = [HeldOutRun(risk, known.tested)]
+    held = [(risk, known.tested)]
     alike = recalibrated(risk, held, known)
     shy = expit(np.log(risk / (1 - risk)) - 0.6)
     found = recalibrated(shy, held, known).line(shy)[TESTED:]
     assert found.mean() == pytest.approx(alike.line(risk)[TESTED:].mean())
-    nobody = [HeldOutRun(risk, np.zeros(PEOPLE, np.bool_))]
+    nobody = [(risk, np.zeros(PEOPLE, np.bool_))]
     for held in ([], nobody):
         np.testing.assert_array_equal(recalibrated(risk, held, known).line(risk), risk)
 

@@ -105,7 +105,8 @@ def from_messages(
     guesses = hypotheses(recorded)
     likely = np.empty((len(people), len(guesses)))
     for row, person in enumerate(people):
-        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        own = recorded.known.of_range(int(person), int(person) + 1)
+        device = recorded.site_of(int(person), own)
         observed, spread = recorded.sent(device), recorded.spread(device)
         for number, tests in enumerate(guesses):
             scores = []
@@ -123,7 +124,8 @@ def from_counts(recorded: RecordedRun, people: PersonIds) -> LabelScores:
     likely = np.empty((len(people), 3))
     spread = _CLEAR
     for row, person in enumerate(people):
-        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        own = recorded.known.of_range(int(person), int(person) + 1)
+        device = recorded.site_of(int(person), own)
         if recorded.task.private:
             spread = device.plan.sigma(TESTS)
         observed = device.count().tests.sum(axis=0)
@@ -142,7 +144,8 @@ def hypotheses(recorded: RecordedRun) -> tuple[Sequence[TestResults], ...]:
 
     def tested(positive: bool) -> list[TestResults]:
         zero, result = np.zeros(1, np.int32), np.array([positive])
-        return [TestResults(1, zero, result, slot) for slot in when[:, None]]
+        kinds = recorded.known.kinds
+        return [TestResults(1, zero, result, at, kinds=kinds) for at in when[:, None]]
 
     none = np.zeros(0, np.int32)
     untested = TestResults(1, none, np.zeros(0, np.bool_), none)
@@ -158,12 +161,6 @@ def _single_run(task: FieldTask) -> FieldTask:
     region = replace(field.region, transmission="fixed")
     reduced = replace(field, folds=0, sweeps=sweeps, region=region)
     return replace(task, settings=replace(task.settings, field=reduced))
-
-
-def _own(known: TestResults, person: int) -> TestResults:
-    mine = known.person == person
-    zero = np.zeros(int(mine.sum()), np.int32)
-    return TestResults(1, zero, known.positive[mine], known.slot[mine])
 
 
 class _Recording(LocalSites):

@@ -6,13 +6,12 @@ Risks are recalibrated by an increasing linear map of their log odds,
 
 where ``middle`` is the mean log odds of the held-out people. Slope and offset are the
 maximum a posteriori estimates under a Gaussian prior around the identity, so few people
-have little effect. The likelihood includes test errors, so q is the probability of
-infection, not of a positive result.
+have little effect. The likelihood is that of each person's test results, so q is the
+probability of infection, not of a positive result.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +19,9 @@ from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
+from epifalcon.belief_propagation.seir_chain import OwnTests
 from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.test_results import TestErrors
-from epifalcon.logistic import log_losses
 from epifalcon.types import Additive, Floats, Mask, Probabilities
 
 LEAST_PEOPLE = 20
@@ -37,8 +35,6 @@ _PRIOR_SD = np.array([0.2, 0.5])
 """Prior standard deviations of slope and offset."""
 _LEAST_SLOPE = 0.1
 _LEAST_RISK = 1e-6
-risk_losses = partial(log_losses, clip=_LEAST_RISK)
-"""Function that returns the log loss of each person."""
 _PARTS = 5
 _FARTHEST = 3.0
 """Largest change of the log odds that ``PlattScaling.with_mean`` may make."""
@@ -100,12 +96,6 @@ def current_given_ever(
     return np.asarray(np.clip(share, 0.0, 1.0) * recalibrated)
 
 
-def chance_of_positive(risk: Probabilities, errors: TestErrors) -> Probabilities:
-    """Return the probability of a positive test result, given the risk of infection."""
-    wrong = errors.false_positive
-    return np.asarray(wrong + (1 - wrong - errors.false_negative) * risk)
-
-
 class _Posterior(NamedTuple):
     """Negative log posterior of a scaling, its gradient and Fisher information."""
 
@@ -115,39 +105,31 @@ class _Posterior(NamedTuple):
 
     @classmethod
     def at(
-        cls,
-        line: Floats,
-        risk: Probabilities,
-        positive: Mask,
-        errors: TestErrors,
-        middle: float,
+        cls, line: Floats, risk: Probabilities, tests: OwnTests, middle: float
     ) -> "_Posterior":
         """Evaluate the posterior at ``line``, an array of slope and offset."""
         centred = log_odds(risk) - middle
         design = np.stack([centred, np.ones_like(centred)])
         fitted = np.asarray(expit(middle + line @ design))
-        chance = chance_of_positive(fitted, errors)
-        chance = np.clip(chance, _LEAST_RISK, 1 - _LEAST_RISK)
-        power = 1 - errors.false_positive - errors.false_negative
-        slope, variance = power * fitted * (1 - fitted), chance * (1 - chance)
+        chance = np.clip(tests.likelihood(fitted), _LEAST_RISK, 1 - _LEAST_RISK)
+        slope = (tests.infected - tests.healthy) * fitted * (1 - fitted)
         away = (line - [1.0, 0.0]) / _PRIOR_SD
         return cls(
-            float(risk_losses(chance, positive).sum() + (away**2).sum() / 2),
-            design @ ((chance - positive) / variance * slope) + away / _PRIOR_SD,
-            (design * slope**2 / variance) @ design.T + np.diag(_PRIOR_SD**-2.0),
+            float(-np.log(chance).sum() + (away**2).sum() / 2),
+            -design @ (slope / chance) + away / _PRIOR_SD,
+            (design * slope**2 / (chance * (1 - chance))) @ design.T
+            + np.diag(_PRIOR_SD**-2.0),
         )
 
 
-def fit_scaling(
-    risk: Probabilities, positive: Mask, errors: TestErrors
-) -> PlattScaling:
+def fit_scaling(risk: Probabilities, tests: OwnTests) -> PlattScaling:
     """Return the maximum a posteriori scaling, fitted to held-out people, (people,)."""
     if len(risk) < LEAST_PEOPLE:
         return IDENTITY
     middle = float(log_odds(risk).mean())
 
     def posterior(line: Floats) -> tuple[float, Floats]:
-        value = _Posterior.at(line, risk, positive, errors, middle)
+        value = _Posterior.at(line, risk, tests, middle)
         return value.loss, value.gradient
 
     result = minimize(
@@ -161,9 +143,7 @@ def fit_scaling(
     return PlattScaling(float(result.x[0]), float(result.x[1]), middle)
 
 
-def choose_scaling(
-    risk: Probabilities, positive: Mask, errors: TestErrors
-) -> PlattScaling:
+def choose_scaling(risk: Probabilities, tests: OwnTests) -> PlattScaling:
     """Return a fitted scaling if cross-fitting lowers the log loss, else the identity.
 
     The improvement must exceed one standard error, on at least ``ENOUGH_PEOPLE``.
@@ -173,21 +153,19 @@ def choose_scaling(
     fitted, part = risk.copy(), np.arange(len(risk)) % _PARTS
     for number in range(_PARTS):
         out = part == number
-        fitted[out] = fit_scaling(risk[~out], positive[~out], errors)(risk[out])
-    chances = (chance_of_positive(p, errors) for p in (risk, fitted))
-    before, after = (risk_losses(chance, positive) for chance in chances)
-    losses = ModelLosses.of(np.stack([before, after], axis=1))
-    return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY
+        fitted[out] = fit_scaling(risk[~out], tests.of(~out))(risk[out])
+    losses = ModelLosses.of(
+        np.stack([tests.losses(risk), tests.losses(fitted)], axis=1)
+    )
+    return fit_scaling(risk, tests) if losses.is_better(1, 0) else IDENTITY
 
 
-def covariance(
-    line: PlattScaling, risk: Probabilities, positive: Mask, errors: TestErrors
-) -> Floats:
+def covariance(line: PlattScaling, risk: Probabilities, tests: OwnTests) -> Floats:
     """Return the covariance of slope and offset, (2, 2); the prior's for few people."""
     if len(risk) < LEAST_PEOPLE:
         return np.diag(_PRIOR_SD**2)
     at = np.array([line.slope, line.offset])
-    posterior = _Posterior.at(at, risk, positive, errors, line.middle)
+    posterior = _Posterior.at(at, risk, tests, line.middle)
     return np.asarray(np.linalg.inv(posterior.information))
 
 

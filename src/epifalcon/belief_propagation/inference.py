@@ -11,7 +11,7 @@ one process or over a network.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +23,10 @@ from epifalcon.belief_propagation.seir_chain import (
     MOST_CHANCE,
     OTHERS,
     EdgeMessages,
+    OwnTests,
     PersonState,
     Rates,
+    Singles,
     Sums,
     SweepOptions,
     forward_backward,
@@ -32,9 +34,10 @@ from epifalcon.belief_propagation.seir_chain import (
     result_likelihood,
 )
 from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.belief_propagation.testing import RANDOM, TestHistories, updated_rates
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.settings import Chance
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities, RegionIds
@@ -93,29 +96,44 @@ class ChainCohort:
     traces: Traces
     rates: Rates
     state: PersonState
+    histories: TestHistories | None = None
+    """When people were tested, if that is evidence; None if tests are random."""
 
     @classmethod
     def of(
-        cls, traces: Traces, known: TestResults, rates: Rates, errors: TestErrors
+        cls,
+        traces: Traces,
+        known: TestResults,
+        rates: Rates,
+        histories: TestHistories | None = None,
     ) -> "ChainCohort":
         """Create a cohort whose messages are all zero."""
         shape = traces.by_slot.shape
+        nobody = np.zeros(traces.people, np.int32)
         state = PersonState(
             regions=traces.by_slot,
-            tests=result_likelihood(known, traces.slots, errors),
+            tests=result_likelihood(known, traces.clock),
             infectious=np.zeros(shape, np.float32),
             evidence=np.zeros(shape, np.float32),
             risk=np.zeros(traces.people),
-            tested=known.tested.astype(np.float32),
+            given_infected=np.ones(traces.people),
+            tested=_tallied(known, histories),
             prior=initial_prior(traces.people, rates),
             prior_without_tests=initial_prior(traces.people, rates),
+            history=nobody if histories is None else histories.of_person,
+            testing=np.zeros((0, 0)),
         )
-        return cls(traces, rates, state)
+        return cls(traces, rates, state, histories)
 
     @property
     def risk(self) -> Probabilities:
         """Probability of having been infected, own tests excluded, (people,)."""
         return self.state.risk
+
+    @property
+    def own_tests(self) -> OwnTests:
+        """Likelihood of each person's own results after the last sweep."""
+        return OwnTests(self.state.given_infected.copy(), self.state.tests.never)
 
     def copy(self) -> "ChainCohort":
         """Return a copy with its own message and risk arrays."""
@@ -124,16 +142,21 @@ class ChainCohort:
             infectious=state.infectious.copy(),
             evidence=state.evidence.copy(),
             risk=state.risk.copy(),
+            given_infected=state.given_infected.copy(),
         )
         return replace(self, state=copied)
 
-    def with_tests(self, known: TestResults, errors: TestErrors) -> "ChainCohort":
+    def with_tests(
+        self, known: TestResults, histories: TestHistories | None = None
+    ) -> "ChainCohort":
         """Return the cohort with the same messages and other test results."""
         changed = self.state._replace(
-            tests=result_likelihood(known, self.traces.slots, errors),
-            tested=known.tested.astype(np.float32),
+            tests=result_likelihood(known, self.traces.clock),
+            tested=_tallied(known, histories),
         )
-        return replace(self, state=changed)
+        if histories is not None:
+            changed = changed._replace(history=histories.of_person)
+        return replace(self, state=changed, histories=histories)
 
     def with_prior(self, prior: Floats, without_tests: Floats) -> "ChainCohort":
         """Return the cohort with other state probabilities before the first slot."""
@@ -148,6 +171,7 @@ class ChainCohort:
         """Update all chains in place and return the sums of the new messages."""
         edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
         by_slot, ends = (self.traces.slots, edges), self._part_ends
+        state, histories = self._state(received), len(self._state(received).testing)
         sums = [
             Sums(
                 np.zeros(by_slot),
@@ -158,12 +182,27 @@ class ChainCohort:
             for _ in ends[1:]
         ]
 
+        infected_on = np.zeros((len(sums), histories, days if histories else 0))
+
         def work(part: int) -> None:
-            (low, end), rates = ends[part : part + 2], self.rates
-            forward_backward(low, end, self.state, received, rates, options, sums[part])
+            low, end = ends[part : part + 2]
+            forward_backward(
+                low,
+                end,
+                state,
+                received,
+                self.rates,
+                options,
+                sums[part],
+                infected_on[part],
+            )
 
         each_part(work, len(sums), _COST * self.traces.by_slot.size)
-        return add_sums(sums)
+        found = add_sums(sums)
+        if self.histories is None or not histories:
+            return found
+        infected = infected_on.sum(axis=0)
+        return found._replace(testing=self.histories.tally(infected, received.testing))
 
     def end(self, received: EdgeMessages) -> None:
         """Update risks from the last edge messages; people's messages do not change."""
@@ -193,12 +232,20 @@ class ChainCohort:
         self._marginals(received, with_tests, result)
         return Infections(result[1:-1], result[0], result[-1])
 
+    def _state(self, received: EdgeMessages) -> PersonState:
+        """Return the state with the likelihood of the testing histories."""
+        if self.histories is None or not received.testing.size:
+            return self.state
+        testing = self.histories.likelihood(received.testing)
+        return self.state._replace(testing=testing)
+
     def _marginals(self, received: EdgeMessages, tested: bool, slots: Floats) -> Floats:
         states, ends = np.empty((self.traces.people, 4)), self._part_ends
+        state = self._state(received)
 
         def work(part: int) -> None:
             (low, end), rates = ends[part : part + 2], self.rates
-            marginals(low, end, self.state, received, rates, tested, states, slots)
+            marginals(low, end, state, received, rates, tested, states, slots)
 
         each_part(work, len(ends) - 1, _COST * len(states) * len(received.day))
         return states
@@ -209,6 +256,15 @@ class ChainCohort:
         people = self.traces.people
         parts = min(max(people // _PART, 1), _MOST_PARTS)
         return [people * part // parts for part in range(parts + 1)]
+
+
+def _tallied(known: TestResults, histories: TestHistories | None) -> Singles:
+    """Mark those whose infections are tallied: of unbiased tests, the tested people.
+
+    Others only repeat the current estimate, unless not being tested is evidence.
+    """
+    counts = known.tested if histories is None else np.ones(known.people, np.bool_)
+    return counts.astype(np.float32)
 
 
 def count_people(by_slot: RegionIds, regions: int) -> Floats:
@@ -275,12 +331,15 @@ class FactorGraph:
         ones = np.ones((self.clock.days, self.present.shape[1]))
         return TransmissionFactor(ones, ones, ones)
 
-    def first_messages(self, hazard: Floats) -> EdgeMessages:
+    def first_messages(self, hazard: Floats, testing: Floats = RANDOM) -> EdgeMessages:
         """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
         edges, none = np.zeros((*self.present.shape, 4)), self.no_factor
-        return EdgeMessages(edges, hazard, self.day, 1.0, none.geometric_ratio)
+        ratio = none.geometric_ratio
+        return EdgeMessages(edges, hazard, self.day, 1.0, ratio, testing)
 
-    def messages(self, sums: DampedSums, factor: TransmissionFactor) -> EdgeMessages:
+    def messages(
+        self, sums: DampedSums, factor: TransmissionFactor, testing: Floats = RANDOM
+    ) -> EdgeMessages:
         """Compute edge messages from the damped sums and the transmission factor."""
         day = self.day
         chance = self.force * factor.mean[day] / np.maximum(sums.crowd, 1)
@@ -292,7 +351,8 @@ class FactorGraph:
         # Nobody meets anybody where nobody was observed.
         edges[:, 0, [CHANCE, OTHERS]] = 0
         own = float(self.own_in_sums)
-        return EdgeMessages(edges, np.empty(0), day, own, factor.geometric_ratio)
+        ratio = factor.geometric_ratio
+        return EdgeMessages(edges, np.empty(0), day, own, ratio, testing)
 
 
 class MessageExchange(Protocol):
@@ -341,6 +401,8 @@ class InferenceState:
     """Transmission relative to the rate of the pathogen."""
     profile: Floats
     """Step size of the evidence in each slot, relative to the last slot, (slots,)."""
+    testing: Floats = field(default_factory=RANDOM.copy)
+    """Rates of testing, (days + 1,); empty if tests are random."""
     step: float = 1.0
     """Factor on the step size, reduced when the evidence oscillates."""
     direction: Floats | None = None
@@ -362,11 +424,13 @@ def infer(
     transmission: Transmission,
     report: Callable[[], None] = lambda: None,
     factor: TransmissionFactor | None = None,
+    testing: Floats = RANDOM,
 ) -> InferenceState:
     """Run ``sweeps`` sweeps from ``start`` and estimate transmission between them.
 
     Factors are estimated from the sums of a sweep and applied from the next sweep on.
-    ``factor`` is the initial transmission factor, if known. The caller must send the
+    ``factor`` is the initial transmission factor, if known; ``testing`` are initial
+    rates of testing, if being tested is evidence. The caller must send the
     last messages (``FactorGraph.messages`` of the result).
     """
     if isinstance(start, InitialHazard):
@@ -375,13 +439,14 @@ def infer(
             DampedSums(graph.present, nothing, nothing),
             factor or graph.no_factor,
             start.damping_profile(settings.damping_decay),
+            testing,
         )
     else:
         state = start
     for _ in range(sweeps):
-        received = graph.messages(state.sums, state.factor)
+        received = graph.messages(state.sums, state.factor, state.testing)
         if isinstance(start, InitialHazard) and state.sweep == 0:
-            received = graph.first_messages(start.hazard)
+            received = graph.first_messages(start.hazard, state.testing)
         state = _sweep(exchange, graph, state, settings, received, transmission)
         report()
     return state
@@ -414,6 +479,7 @@ def _sweep(
         ),
         transmission.estimate(new.tally, state.factor) if tally else state.factor,
         state.profile,
+        updated_rates(state.testing, new.testing),
         step,
         # The first change starts from zero messages and cannot show oscillation.
         direction if state.sweep else None,

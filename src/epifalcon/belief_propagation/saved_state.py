@@ -16,7 +16,7 @@ from epifalcon import store
 from epifalcon.belief_propagation.inference import ChainCohort, DampedSums, FactorGraph
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Rates, Singles
 from epifalcon.belief_propagation.transmission import TransmissionFactor
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
@@ -61,7 +61,6 @@ class SavedField:
     factor: TransmissionFactor
     """Transmission relative to the rate of the pathogen."""
     rates: Rates
-    errors: TestErrors
 
     def messages(self) -> EdgeMessages:
         """Return the edge messages for people who took part in the run."""
@@ -83,7 +82,7 @@ class SavedField:
         self, traces: Traces, known: TestResults, messages: Messages | None = None
     ) -> ChainCohort:
         """Return a cohort with these tests and, if given, the messages sent last."""
-        cohort = ChainCohort.of(traces, known, self.rates, self.errors)
+        cohort = ChainCohort.of(traces, known, self.rates)
         if messages is None:
             return cohort
         # A sweep updates them in place, so memory-mapped arrays are copied.
@@ -118,7 +117,6 @@ class SavedField:
             **{name: getattr(graph, name) for name in _PARAMETERS},
             "clock": as_plain(graph.clock),
             "rates": self.rates._asdict(),
-            "errors": as_plain(self.errors),
         }
         store.write(folder, KIND, arrays, meta=meta, origin=origin)
 
@@ -135,5 +133,4 @@ class SavedField:
         *sums, present = tables
         parameters = {name: meta[name] for name in _PARAMETERS}
         graph = FactorGraph(clock, present=present, **parameters)
-        errors = build(TestErrors, meta["errors"], "errors")
-        return cls(graph, DampedSums(*sums), factor, Rates(**meta["rates"]), errors)
+        return cls(graph, DampedSums(*sums), factor, Rates(**meta["rates"]))

@@ -26,9 +26,10 @@ from epifalcon._numba import compiled
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import kappa_by_share
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_kinds import TestKind
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
-from epifalcon.types import Floats, RegionIds, Slots
+from epifalcon.types import Floats, Mask, Probabilities, RegionIds, Slots
 
 Singles = NDArray[np.float32]
 
@@ -42,6 +43,9 @@ _LEAST_FACTOR = -1 + 1e-6
 # In every slot, so that a positive test is possible without infectious contacts.
 _LEAST_CHANCE = 1e-8
 _TINY = 1e-300
+_LEAST_CLIP = 1e-6
+_LOG_TINY = -60.0
+"""Likelihoods of test results above this logarithm are not scaled."""
 _SMALL = 0.1
 _LOW, _HIGH = 1e-30, 1e30
 
@@ -87,9 +91,9 @@ def force_by_share(
 class ResultLikelihood(NamedTuple):
     """Likelihood of each person's test results as a function of the slot of infection.
 
-    It is a step function that changes only in slots with a test. Changes ``start[i]``
-    to ``start[i + 1]`` belong to person i: the likelihood is ``value[k]`` from slot
-    ``slot[k]`` on, and ``seed[i]`` before the first change. Only ratios matter.
+    It is a step function. Changes ``start[i]`` to ``start[i + 1]`` belong to person i:
+    the likelihood is ``value[k]`` from slot ``slot[k]`` on, and ``seed[i]`` before the
+    first change. Only ratios matter if the likelihood is very small.
     """
 
     seed: Singles
@@ -104,36 +108,64 @@ class ResultLikelihood(NamedTuple):
     """Likelihood from that slot on, (changes,)."""
 
 
-def result_likelihood(
-    known: TestResults, slots: int, errors: TestErrors
-) -> ResultLikelihood:
+def result_likelihood(known: TestResults, clock: Clock) -> ResultLikelihood:
     """Return the likelihood of all test results, by slot of infection.
 
     A test detects infection in its slot or earlier. If tests have no errors but
     contradict each other, the first positive one is used.
     """
-    if errors.none:
-        known = _without_contradictions(known, slots)
-    error = np.array([errors.false_positive, errors.false_negative])
-    right, wrong = np.log(np.maximum([1 - error, error], _TINY))
-    # Running totals over all tests of the log likelihood if well, and if infected.
-    well, ill = np.zeros((2, 1 + len(known.person)))
-    np.cumsum(np.where(known.positive, wrong[0], right[0]), out=well[1:])
-    np.cumsum(np.where(known.positive, right[1], wrong[1]), out=ill[1:])
-    start = np.searchsorted(known.person, np.arange(known.people + 1)).astype(np.int64)
-    begin, end = start[:-1], start[1:]
-    seed, never = ill[end] - ill[begin], well[end] - well[begin]
-    # Infected between a test and the next: tests up to then were taken while well.
-    value = well[1:] - well[begin][known.person] + ill[end][known.person] - ill[1:]
+    if known.is_exact:
+        known = _without_contradictions(known, clock.slots)
+    steps = [_steps(kind, clock) for kind in known.kinds]
+    counts = np.array([len(slots) for slots, _, _ in steps])
+    number = counts[known.kind]
+    start = np.concatenate([[0], np.cumsum(number)])
+    result = known.positive.astype(np.int64)
+    # All changes, test by test; those of a person are then sorted by slot.
+    slot, change = np.empty(start[-1], np.int64), np.empty(start[-1])
+    seed, never = np.zeros((2, known.people))
+    for index, (slots, levels, healthy) in enumerate(steps):
+        of_kind = np.flatnonzero(known.kind == index)
+        place = start[of_kind, None] + np.arange(len(slots))
+        positive = result[of_kind]
+        slot[place] = known.slot[of_kind, None] + slots
+        change[place] = np.diff(levels, axis=0)[:, positive].T
+        np.add.at(seed, known.person[of_kind], levels[0, positive])
+        np.add.at(never, known.person[of_kind], healthy[positive])
+    person = np.repeat(known.person, number)
+    early = slot < 0
+    np.add.at(seed, person[early], change[early])
+    change[early] = 0
+    slot = np.clip(slot, 0, clock.slots)
+    order = np.lexsort((slot, person))
+    person, slot, change = person[order], slot[order], change[order]
+    ends = np.searchsorted(person, np.arange(known.people + 1))
+    total = np.concatenate([[0.0], np.cumsum(change)])
+    value = seed[person] + total[1:] - total[ends[:-1]][person]
     scale = np.maximum(seed, never)
-    np.maximum.at(scale, known.person, value)
+    np.maximum.at(scale, person, value)
+    scale[scale > _LOG_TINY] = 0
     return ResultLikelihood(
         np.exp(seed - scale).astype(np.float32),
         np.exp(never - scale).astype(np.float32),
-        start,
-        np.minimum(known.slot + 1, slots).astype(np.int32),
-        np.exp(value - scale[known.person]).astype(np.float32),
+        ends.astype(np.int64),
+        slot.astype(np.int32),
+        np.exp(value - scale[person]).astype(np.float32),
     )
+
+
+def _steps(kind: TestKind, clock: Clock) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return the log likelihood of a result as steps over the slot of infection.
+
+    Slots are relative to that of the test, (changes,); levels before and after each
+    change are (changes + 1, 2), for a negative and a positive result; the last ones,
+    (2,), are those without infection.
+    """
+    days = np.arange(len(kind.sensitivity))[::-1]
+    slots = np.append(1 - clock.slots_per_day * days[:-1], 1)
+    positive = np.append(np.array(kind.sensitivity)[::-1], 1 - kind.specificity)
+    levels = np.log(np.maximum(np.stack([1 - positive, positive], axis=1), _TINY))
+    return slots, levels, levels[-1]
 
 
 def _without_contradictions(known: TestResults, slots: int) -> TestResults:
@@ -148,6 +180,27 @@ def _without_contradictions(known: TestResults, slots: int) -> TestResults:
     return replace(known.select(counts), slot=slot[counts].astype(np.int32))
 
 
+class OwnTests(NamedTuple):
+    """Likelihood of each person's own test results, (people,) each."""
+
+    infected: Floats
+    """Likelihood given infection in any slot."""
+    healthy: Singles
+    """Likelihood if never infected."""
+
+    def of(self, chosen: Mask) -> "OwnTests":
+        """Select people by a mask (people,)."""
+        return OwnTests(self.infected[chosen], self.healthy[chosen])
+
+    def likelihood(self, risk: Probabilities) -> Probabilities:
+        """Return the probability of the results, given the risks without them."""
+        return np.asarray(self.infected * risk + self.healthy * (1 - risk))
+
+    def losses(self, risk: Probabilities) -> Floats:
+        """Return the log loss of each risk, (people,)."""
+        return np.asarray(-np.log(np.clip(self.likelihood(risk), _LEAST_CLIP, 1.0)))
+
+
 class PersonState(NamedTuple):
     """State of the people of a cohort; each sweep updates it in place."""
 
@@ -160,12 +213,19 @@ class PersonState(NamedTuple):
     """Damped message, (slots, people): evidence, from -1 to ``evidence_bound``."""
     risk: Floats
     """Probability of having been infected, own tests excluded, (people,)."""
+    given_infected: Floats
+    """Likelihood of own test results given infection in any slot, (people,)."""
     tested: Singles
     """1 for people whose infections and hazards are tallied, else 0, (people,)."""
     prior: Floats
     """P(S, E, I, R) before the first slot, given own earlier tests, (people, 4)."""
     prior_without_tests: Floats
     """The same probabilities without own earlier tests, (people, 4)."""
+    history: NDArray[np.int32]
+    """Testing history of each person, (people,)."""
+    testing: Floats
+    """Likelihood of each testing history by day of infection, (histories, days + 1),
+    see ``testing``; the last column is that without infection."""
 
 
 class EdgeMessages(NamedTuple):
@@ -183,6 +243,8 @@ class EdgeMessages(NamedTuple):
     """1 if the sums include a person's own messages, else 0."""
     geometric_ratio: Floats
     """Ratio of geometric to arithmetic mean of the factor, (days, 1 + regions)."""
+    testing: Floats = np.empty(0)
+    """Rates of testing, (days + 1,); empty if tests are random. See ``testing``."""
 
 
 class SweepOptions(NamedTuple):
@@ -212,6 +274,8 @@ class Sums(NamedTuple):
     tally: Floats = np.zeros((0, 0, 0))
     """Expected infections and hazards of tested people, (2, days, 1 + regions), or
     empty."""
+    testing: Floats = np.zeros((0, 0))
+    """Tests and people by day, (4, days), or empty; see ``testing``."""
 
 
 @compiled
@@ -223,12 +287,15 @@ def forward_backward(
     rates: Rates,
     options: SweepOptions,
     sums: Sums,
+    infected_on: Floats,
 ) -> None:
     """Run one sweep for people ``first`` to ``last``.
 
-    Adds to ``sums`` and updates messages and risk in ``state``. The recursions are
-    separate loops without divisions; everything else is computed for all slots at
-    once, so that the compiler can vectorise it.
+    Adds to ``sums``, adds expected infections by testing history and day to
+    ``infected_on`` unless it is empty, and updates messages and risk in ``state``.
+
+    The recursions are separate loops without divisions; everything else is computed
+    for all slots at once, so that the compiler can vectorise it.
     """
     slots = state.regions.shape[0]
     chance, factor, others, fit = np.empty((4, slots))
@@ -237,19 +304,20 @@ def forward_backward(
     counts_susceptible, counts_tally = sums.susceptible.size > 0, sums.tally.size > 0
     for person in range(first, last):
         _receive(person, state, received, chance, factor, others)
-        _likelihood_by_slot(person, state.tests, fit)
-        prior, seed = state.prior[person], state.tests.seed[person]
+        seed, never = _likelihood_by_slot(person, state, received.day, fit)
+        prior = state.prior[person]
         _forward(prior, seed, chance, factor, fit, rates, before)
-        risk = _backward(
+        risk, given_infected = _backward(
             state.prior_without_tests[person],
-            state.tests.never[person],
+            seed,
+            never,
             chance,
             factor,
             fit,
             rates,
             after,
         )
-        state.risk[person] = risk
+        state.risk[person], state.given_infected[person] = risk, given_infected
         for slot in range(slots):
             infected = after[1, slot] * fit[slot]
             susceptible = before[0, slot]
@@ -281,6 +349,9 @@ def forward_backward(
             held = state.evidence[slot, person]
             held += options.evidence_step[slot] * (new_evidence[slot] - held)
             state.evidence[slot, person] = held
+        if infected_on.size > 0:
+            for slot in range(slots):
+                infected_on[state.history[person], received.day[slot]] += hit[slot]
         if counts_tally and state.tested[person] > 0:
             for slot in range(slots):
                 exposed[slot] *= -np.log1p(-chance[slot])
@@ -356,15 +427,28 @@ def _power(x: float, n: float) -> float:
 
 
 @compiled
-def _likelihood_by_slot(person: int, tests: ResultLikelihood, fit: Floats) -> None:
-    """Write the likelihood of own tests given infection in each slot."""
+def _likelihood_by_slot(
+    person: int, state: PersonState, day: NDArray[np.int32], fit: Floats
+) -> tuple[float, float]:
+    """Write the likelihood of own tests given infection in each slot.
+
+    Returns the likelihood given infection before the first slot, and without any.
+    """
+    tests = state.tests
     at, end = tests.start[person], tests.start[person + 1]
-    value = tests.seed[person]
+    value = seed = float(tests.seed[person])
+    never = float(tests.never[person])
     for slot in range(len(fit)):
         while at < end and tests.slot[at] <= slot:
             value = tests.value[at]
             at += 1
         fit[slot] = value
+    if state.testing.size > 0:
+        history = state.testing[state.history[person]]
+        for slot in range(len(fit)):
+            fit[slot] *= history[day[slot]]
+        seed *= history[0]
+    return seed, never
 
 
 @compiled
@@ -402,18 +486,19 @@ def _forward(
 @compiled
 def _backward(
     start: Floats,
+    seed: float,
     fits_never: float,
     chance: Floats,
     factor: Floats,
     fit: Floats,
     rates: Rates,
     after: Floats,
-) -> float:
+) -> tuple[float, float]:
     """Write the likelihood of all later messages and tests; return the risk ever.
 
     ``after`` (4, slots) is indexed by the state in the slot: susceptible and not
-    infected in it, exposed, infectious, recovered. The risk excludes own tests;
-    ``start`` (4,) is the prior.
+    infected in it, exposed, infectious, recovered. The risk excludes own tests, whose
+    likelihood given infection is returned, too; ``start`` (4,) is the prior.
     """
     # The susceptible are split: "never" is not infected any more; "later" is, with own
     # tests excluded, "later_tests" with them.
@@ -436,9 +521,10 @@ def _backward(
             scale = 1 / total
             later_tests, later = later_tests * scale, later * scale
             never, e, i, r = never * scale, e * scale, i * scale, r * scale
-    ever = start[0] * later + start[1] * e + start[2] * i + start[3] * r
-    risk: float = ever / (ever + start[0] * never)
-    return risk
+    before = start[1] * e + start[2] * i + start[3] * r
+    ever = start[0] * later + before
+    given_infected = (start[0] * later_tests + before * seed) / (ever + _TINY)
+    return ever / (ever + start[0] * never), given_infected
 
 
 @compiled
@@ -490,9 +576,8 @@ def marginals(
         _receive(person, state, received, chance, factor, others)
         prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
         if with_tests:
-            _likelihood_by_slot(person, state.tests, fit)
-            prior, seed = state.prior[person], state.tests.seed[person]
-            never = state.tests.never[person]
+            seed, never = _likelihood_by_slot(person, state, received.day, fit)
+            prior = state.prior[person]
         s, e, i, r = _forward(prior, seed, chance, factor, fit, rates, before)
         s *= never
         whole = s + e + i + r
@@ -502,7 +587,7 @@ def marginals(
             out[0], out[1], out[2], out[3] = s / whole, e / whole, i / whole, r / whole
         if slots.size == 0:
             continue
-        _backward(prior, never, chance, factor, fit, rates, after)
+        _backward(prior, seed, never, chance, factor, fit, rates, after)
         for slot in range(count):
             new = before[0, slot] * chance[slot] * after[1, slot] * fit[slot]
             missed = before[0, slot] * (1 - chance[slot]) * after[0, slot]

@@ -21,6 +21,14 @@ def import_(
         Path | None,
         option("CSV or Parquet file of test results: person, time, result."),
     ] = None,
+    test_kind: Annotated[
+        str,
+        option(
+            "Kind of the tests without a kind in the file: pcr, antigen, serology, "
+            "clinical, ever (any earlier infection), or a TOML file with sensitivity "
+            "by day since infection and specificity."
+        ),
+    ] = "ever",
     columns: Annotated[
         _Text, option("Column names of the visits, e.g. person=id,time=ts.")
     ] = None,
@@ -86,6 +94,7 @@ def import_(
 
     from epifalcon import store
     from epifalcon.epidemic.read_tests import read_results
+    from epifalcon.epidemic.test_kinds import find_kind
     from epifalcon.errors import DataError
     from epifalcon.mobility.io import ImportSettings, import_visits
     from epifalcon.settings import as_plain, build, override
@@ -113,7 +122,7 @@ def import_(
     for assignment in overrides or ():
         given = override(given, assignment)
     settings = build(ImportSettings, given)
-    names = _split(test_columns) or []
+    names, default_kind = _split(test_columns) or [], find_kind(test_kind)
     console, start_time = Console(json=json, quiet=quiet), perf_counter()
     read = _given(
         visits=visits, tests=tests, places=settings.places, polygons=settings.polygons
@@ -139,12 +148,19 @@ def import_(
         figures = imported.as_plain() | {"tests": None}
         if tests is not None:
             test_settings = replace(settings.read, columns=tuple(names))
-            known, rows = read_results(tests, imported.traces, test_settings)
+            known, rows = read_results(
+                tests, imported.traces, test_settings, default_kind
+            )
             known.save(made / "known", origin)
             figures["tests"] = {
                 **rows.as_plain(),
                 "positive": int(known.positive.sum()),
                 "people": int(known.tested.sum()),
+                "kinds": {
+                    each.name: int((known.kind == number).sum())
+                    for number, each in enumerate(known.kinds)
+                },
+                "duplicates": rows.accepted - len(known.person),
             }
             _show_refused(console, f"Invalid rows of {tests}", rows)
         store.write_manifest(made, "import", meta=figures, origin=origin)
@@ -176,6 +192,10 @@ def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> No
             ["tests imported", f"{tests['rows_kept']:,} of {tests['rows_read']:,}"]
         )
         rows.append(["tests positive", f"{tests['positive']:,}"])
+        kinds = (f"{name}: {count:,}" for name, count in tests["kinds"].items())
+        rows.append(["kinds of tests", ", ".join(kinds)])
+        if tests["duplicates"]:
+            rows.append(["repeated rows of tests", f"{tests['duplicates']:,}"])
     console.table("Imported", ["data", ""], rows)
     out = figures["out"]
     console.say(f"Written to {out}. Inspect it with: epifalcon inspect {out}")

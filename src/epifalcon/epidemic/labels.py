@@ -12,7 +12,9 @@ import numpy as np
 from epifalcon.checks import Checked, Share
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.test_kinds import EVER, TestKind, infected_now
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask, Slots
@@ -28,17 +30,21 @@ class LabelSettings(Checked):
     """Share of the population that is tested: the paper's lambda."""
     target: Target = "ever"
     """``ever``: infected up to the test. ``current``: exposed or infectious at it."""
-    false_positive: float = 0.0
+    false_positive: Share = 0.0
     """Probability that a person who is not infected tests positive."""
-    false_negative: float = 0.0
+    false_negative: Share = 0.0
     """Probability that an infected person tests negative."""
     test_days: tuple[int, int] | None = None
     """First and last day of tests, with uniform slots; by default the last slot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Validates the probabilities.
-        _ = self.test_errors
+        if self.false_positive + self.false_negative >= 1:
+            raise SettingsError(
+                f"false_positive={self.false_positive} and "
+                f"false_negative={self.false_negative} must add up to less than 1: "
+                "otherwise a positive test would be evidence against infection"
+            )
         if self.test_days is not None:
             first, last = self.test_days
             if not 0 <= first <= last:
@@ -46,11 +52,13 @@ class LabelSettings(Checked):
                     f"test_days={[first, last]} must be a first and a last day, from 0"
                 )
 
-    @property
-    def test_errors(self) -> TestErrors:
-        """Error probabilities of the tests, which methods may use."""
-        return TestErrors(
-            false_positive=self.false_positive, false_negative=self.false_negative
+    def test_kind(self, pathogen: Pathogen) -> TestKind:
+        """Return the accuracy of the tests, which methods may use."""
+        sensitivity, specificity = 1 - self.false_negative, 1 - self.false_positive
+        if self.target == "current":
+            return infected_now(pathogen, sensitivity, specificity)
+        return TestKind(
+            name=EVER.name, sensitivity=(sensitivity,), specificity=specificity
         )
 
 
@@ -82,8 +90,9 @@ def draw_labels(
     positive = np.where(infected, error_draw >= missed, error_draw < false)
     last = np.full(people, outbreak.clock.slots - 1, np.int32)
     truth = _infected(outbreak, settings.target, last)
+    kinds = (settings.test_kind(outbreak.pathogen),)
     return Labels(
-        known=TestResults(people, tested, positive[tested], slot[tested]),
+        known=TestResults(people, tested, positive[tested], slot[tested], kinds=kinds),
         hidden=GroundTruth(HeldOutLabels(hidden, truth[hidden])),
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from epifalcon.epidemic.test_kinds import EVER, KINDS, TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
@@ -31,14 +32,19 @@ _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
 
 
 def read_results(
-    path: Path, traces: Traces, settings: ReadSettings | None = None
+    path: Path,
+    traces: Traces,
+    settings: ReadSettings | None = None,
+    kind: TestKind = EVER,
 ) -> tuple[TestResults, RowCount]:
-    """Read the tests in a CSV or Parquet file, one entry per accepted row.
+    """Read the tests in a CSV or Parquet file.
 
     A row is rejected if its person is not in the traces, its time is not within
-    their days, or its result is neither positive nor negative. If the traces
-    have no names, people are identified by their number from 0. A date without a time
-    of day counts for the first slot of that day.
+    their days, its result is neither positive nor negative, or its kind, if there is a
+    column for it, is unknown; an empty cell and a missing column stand for ``kind``.
+    Rows with equal person, slot, kind and result are one test. If the traces have no
+    names, people are identified by their number from 0. A date without a time of day
+    counts for the first slot of that day.
     """
     settings, clock = settings or ReadSettings(), traces.clock
     table = open_table(path, settings.delimiter)
@@ -47,8 +53,10 @@ def read_results(
             f"{path}: test results need the date of the traces' first day: set start"
         )
     columns = ("person", "time", "result")
-    chosen = renamed(settings.columns, columns)
+    chosen = renamed(settings.columns, (*columns, "kind"))
     wanted = {ours: need_column(table, ours, chosen) for ours in columns}
+    if (column := find_column(table, "kind", chosen)) is not None:
+        wanted["kind"] = column
     rows = RowFilter(path, wanted, settings, (_OUTSIDE_DAYS,))
     names = pl.Series(traces.names or map(str, range(traces.people)), dtype=pl.String)
     slot = pl.col("time_local") // (clock.slot_minutes * 60_000_000) - clock.epoch_slot
@@ -65,15 +73,21 @@ def read_results(
         frame = frame.with_columns(slot=slot)
         outside = ~pl.col("slot").is_between(0, clock.slots - 1)
         frame = rows.keep(frame, Rule(_OUTSIDE_DAYS, "time", days, outside))
-        parts.append(_keep_results(rows, frame).select("at", "positive", "slot"))
+        frame = _keep_kinds(rows, _keep_results(rows, frame))
+        parts.append(frame.select("at", "positive", "slot", "kind"))
     count = rows.finish()
-    found = pl.concat(parts)
+    found = pl.concat(parts).unique(maintain_order=True)
+    kinds = {"": kind, **KINDS}
+    used = [name for name in kinds if name in set(found["kind"])] or [""]
+    numbers = found["kind"].replace_strict(used, range(len(used)), return_dtype=pl.Int8)
     known = TestResults.from_tests(
         traces.people,
         found["at"].to_numpy(),
         found["positive"].to_numpy(),
         found["slot"].to_numpy(),
         traces.names_sha256,
+        numbers.to_numpy(),
+        tuple(kinds[name] for name in used),
     )
     return known, count
 
@@ -113,6 +127,17 @@ def read_day_tests(path: Path, clock: Clock) -> NamedTests:
         found["slot"].to_numpy(),
         found["positive"].to_numpy(),
     )
+
+
+def _keep_kinds(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:
+    """Reject rows of an unknown kind; without a column ``kind`` it is empty."""
+    if "kind" not in rows.columns:
+        return frame.with_columns(kind=pl.lit(""))
+    text = pl.col("kind").cast(pl.String, strict=False).fill_null("")
+    frame = frame.with_columns(kind=text.str.strip_chars().str.to_lowercase())
+    odd = ~pl.col("kind").is_in(["", *KINDS])
+    expected = f"empty or one of {', '.join(KINDS)}"
+    return rows.keep(frame, Rule("unknown kind of test", "kind", expected, odd))
 
 
 def _keep_results(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:

@@ -3,52 +3,28 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import Checked, Share, at_least, same_length, vectors
+from epifalcon.checks import at_least, same_length, vectors
+from epifalcon.epidemic.test_kinds import EVER, TestKind
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
+from epifalcon.settings import as_plain, build
 from epifalcon.types import Mask, PersonIds, Slots
 
 _KIND = "known"
 UNTESTED = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestErrors(Checked):
-    """Published probabilities of a wrong result, the same for every test."""
-
-    # Not a class of tests: pytest must not collect it.
-    __test__ = False
-
-    false_positive: Share = 0.0
-    """Probability that a person who is not infected tests positive."""
-    false_negative: Share = 0.0
-    """Probability that an infected person tests negative."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.false_positive + self.false_negative >= 1:
-            raise SettingsError(
-                f"false_positive={self.false_positive} and "
-                f"false_negative={self.false_negative} must add up to less than 1: "
-                "otherwise a positive test would be evidence against infection"
-            )
-
-    @property
-    def none(self) -> bool:
-        """True if both error probabilities are 0."""
-        return self.false_positive == 0 and self.false_negative == 0
-
-
 @dataclass(frozen=True, eq=False)
 class TestResults:
     """Test results, one entry per test, in order of person, then slot.
 
-    ``person``, ``positive`` and ``slot`` are (tests,) and read-only. The
+    ``person``, ``positive``, ``slot`` and ``kind`` are (tests,) and read-only. The
     record contains nothing about people who were not tested.
     """
 
@@ -63,14 +39,25 @@ class TestResults:
     """Slot in which the test was taken."""
     names_sha256: str | None = None
     """Hash of the people's names, see ``Traces.names_sha256``; None without names."""
+    kind: NDArray[np.int8] = None  # type: ignore[assignment]
+    """Index of each test's kind in ``kinds``; by default all are of the first."""
+    kinds: tuple[TestKind, ...] = (EVER,)
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
+        if self.kind is None:
+            object.__setattr__(self, "kind", np.zeros(len(self.person), np.int8))
         vectors(
-            {"person": np.int32, "positive": np.bool_, "slot": np.int32},
+            {
+                "person": np.int32,
+                "positive": np.bool_,
+                "slot": np.int32,
+                "kind": np.int8,
+            },
             person=self.person,
             positive=self.positive,
             slot=self.slot,
+            kind=self.kind,
         )
         outside = self.person[(self.person < 0) | (self.person >= self.people)]
         if len(outside):
@@ -91,9 +78,13 @@ class TestResults:
         positive: Mask,
         slot: Slots,
         names_sha256: str | None = None,
+        kind: NDArray[np.integer[Any]] | None = None,
+        kinds: tuple[TestKind, ...] = (EVER,),
     ) -> "TestResults":
         """Create the record from tests in any order."""
-        same_length(person=person, positive=positive, slot=slot)
+        if kind is None:
+            kind = np.zeros(len(person), np.int8)
+        same_length(person=person, positive=positive, slot=slot, kind=kind)
         order = np.lexsort((positive, slot, person))
         return cls(
             people,
@@ -101,6 +92,8 @@ class TestResults:
             positive[order].astype(np.bool_),
             slot[order].astype(np.int32),
             names_sha256,
+            kind[order].astype(np.int8),
+            kinds,
         )
 
     def require_people_of(self, traces: Traces) -> None:
@@ -129,8 +122,14 @@ class TestResults:
 
     def select(self, chosen: Mask) -> "TestResults":
         """Select the tests marked in ``chosen`` (tests,)."""
-        person, positive = self.person[chosen], self.positive[chosen]
-        return replace(self, person=person, positive=positive, slot=self.slot[chosen])
+        names = ("person", "positive", "slot", "kind")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+    def of_range(self, first: int, end: int) -> "TestResults":
+        """Select people ``first`` to ``end`` - 1, numbered from 0."""
+        own = self.select((self.person >= first) & (self.person < end))
+        person = own.person - np.int32(first)
+        return replace(own, people=end - first, person=person, names_sha256=None)
 
     def since(self, first_slot: int) -> "TestResults":
         """Shift slots so that ``first_slot`` is 0; earlier tests move to slot 0."""
@@ -151,6 +150,11 @@ class TestResults:
         """Mask of the tested people, (people,)."""
         return np.not_equal(self.status, UNTESTED)
 
+    @property
+    def is_exact(self) -> bool:
+        """True if every result says whether the person was ever infected before."""
+        return all(kind.is_exact for kind in self.kinds)
+
     @cached_property
     def first_positive_slot(self) -> Slots:
         """Slot of each person's first positive test, -1 for none: (people,)."""
@@ -162,8 +166,10 @@ class TestResults:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
-        arrays = {"person": self.person, "positive": self.positive, "slot": self.slot}
+        names = ("person", "positive", "slot", "kind")
+        arrays = {name: getattr(self, name) for name in names}
         meta: dict[str, object] = {"people": self.people}
+        meta["kinds"] = [as_plain(kind) for kind in self.kinds]
         if self.names_sha256 is not None:
             meta["who"] = self.names_sha256
         store.write(folder, _KIND, arrays, meta=meta, origin=origin)
@@ -178,6 +184,9 @@ class TestResults:
             stored.arrays["positive"],
             stored.arrays["slot"],
             stored.meta.get("who"),
+            stored.arrays.get("kind", np.zeros(len(stored.arrays["slot"]), np.int8)),
+            tuple(build(TestKind, kind) for kind in stored.meta.get("kinds", ()))
+            or (EVER,),
         )
 
 
@@ -243,11 +252,10 @@ def data_warnings(known: TestResults, traces: Traces) -> tuple[str, ...]:
         )
     first = known.first_positive_slot[known.person]
     after = ~known.positive & (first >= 0) & (known.slot >= first)
-    if people := len(np.unique(known.person[after])):
+    if known.is_exact and (people := len(np.unique(known.person[after]))):
         found.append(
             f"{_people(people)} tested negative at or after a positive test: the first "
-            "positive test counts, unless tests have error rates "
-            "(labels.false_positive, labels.false_negative)."
+            "positive test counts, unless tests have errors (--test-kind)."
         )
     if unseen := int((traces.by_slot < 0).all(axis=0).sum()):
         whose = "has no trace: its" if unseen == 1 else "have no trace: their"

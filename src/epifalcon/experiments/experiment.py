@@ -154,10 +154,7 @@ class Experiment:
     def field_task(self) -> FieldTask:
         """The task of Falcon Field."""
         return FieldTask.of(
-            self.settings_of(FIELD),
-            self.believed_pathogen,
-            self.believed_rule,
-            self.labels.test_errors,
+            self.settings_of(FIELD), self.believed_pathogen, self.believed_rule
         )
 
     @classmethod

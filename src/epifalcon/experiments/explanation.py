@@ -142,10 +142,7 @@ def explain_person(
 
     ``before`` are the states before day ``first_day``, if the traces start there.
     """
-    mine, row = known.person == person, slice(person, person + 1)
-    own_tests = TestResults(
-        1, np.zeros(int(mine.sum()), np.int32), known.positive[mine], known.slot[mine]
-    )
+    own_tests, row = known.of_range(person, person + 1), slice(person, person + 1)
     by_slot = np.ascontiguousarray(traces.by_slot[:, row])
     trace = Traces(by_slot, traces.clock, traces.regions)
     own = None if messages is None else messages.of(person)

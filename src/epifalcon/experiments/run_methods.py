@@ -288,7 +288,6 @@ def context_of(
     context = Context(
         pathogen=pathogen,
         rule=rule,
-        test_errors=experiment.labels.test_errors,
         progress=options.progress,
         folder=inputs.method_folder(name),
         secret=secret_of_noise(inputs.out, name),

@@ -19,6 +19,7 @@ from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
+from epifalcon.epidemic.test_kinds import find_kind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.evaluation import metrics
@@ -134,19 +135,22 @@ def read_tests(
     path: str | Path,
     traces: Traces,
     *,
+    kind: str = "ever",
     columns: Mapping[str, str] | None = None,
     max_refused_share: float = 0.5,
     strict: bool = False,
 ) -> TestResults:
     """Read test results of the people of ``traces`` from a CSV or Parquet file.
 
-    The table has the columns ``person``, ``time`` and ``result``. A row is refused if
-    its person is not in the traces, its time is not within their days, or its result
-    is neither positive nor negative.
+    The table has the columns ``person``, ``time``, ``result`` and optionally ``kind``.
+    A row is refused if its person is not in the traces, its time is not within their
+    days, its result is neither positive nor negative, or its kind is unknown.
 
     Args:
         path: The file.
         traces: Traces with the date of their first day.
+        kind: Kind of the tests that the table gives no kind: ``pcr``, ``antigen``,
+            ``serology``, ``clinical``, ``ever`` or the path of a TOML file.
         columns: Column of the file for each name that differs from ours, as
             ``{"result": "outcome"}``.
         max_refused_share: A larger share of refused rows is an error.
@@ -159,7 +163,8 @@ def read_tests(
     from epifalcon.mobility.io import ReadSettings
 
     values = _read_settings(columns, max_refused_share, strict)
-    tests, rows = read_results(Path(path), traces, build(ReadSettings, values))
+    settings = build(ReadSettings, values)
+    tests, rows = read_results(Path(path), traces, settings, find_kind(kind))
     _warn_of_refused(path, rows)
     return tests
 

@@ -93,6 +93,9 @@ class SiteData:
             "person": known.person,
             "positive": known.positive,
             "slot": known.slot,
+            "sensitivity": np.concatenate([each.sensitivity for each in known.kinds]),
+            "specificity": np.array([each.specificity for each in known.kinds]),
+            "kind": np.asarray(known.kind),
         }
 
     @property
@@ -109,9 +112,7 @@ def split_sites(traces: Traces, known: TestResults, sites: int) -> list[SiteData
     sites_data = []
     for people in np.array_split(np.arange(traces.people), sites):
         first, end = int(people[0]), int(people[-1]) + 1
-        own = known.select((known.person >= first) & (known.person < end))
-        person = own.person - np.int32(first)
-        tests = TestResults(end - first, person, own.positive, own.slot)
+        tests = known.of_range(first, end)
         by_slot = np.ascontiguousarray(traces.by_slot[:, first:end])
         some = Traces(by_slot, traces.clock, traces.regions)
         sites_data.append(SiteData(some, tests, first))

@@ -21,7 +21,7 @@ from epifalcon import store
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings, default_outbreak
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -72,8 +72,6 @@ class Context:
     rule: OutbreakSettings = field(default_factory=default_outbreak)
     """Assumed transmission rule, equal in all regions. Methods may read the number of
     seeds, but not which people they are."""
-    test_errors: TestErrors = field(default_factory=TestErrors)
-    """Published error rates of the tests."""
     progress: Progress = silent
     folder: Path | None = None
     """Folder for checkpoints of an interrupted fit; None for no checkpoints."""
@@ -338,7 +336,7 @@ class Method(ABC):
         from epifalcon.federation.preparation import SiteData
 
         context, (traces, tests) = self.context, self._fitting
-        parts = (self.settings, context.pathogen, context.rule, context.test_errors)
+        parts = (self.settings, context.pathogen, context.rule)
         return digest(
             *(self.name, self.seed, *map(as_plain, (*parts, traces.clock))),
             arrays={**SiteData(traces, tests).arrays, **traces.regions.pack()},

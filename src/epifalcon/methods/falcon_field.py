@@ -26,8 +26,9 @@ from epifalcon.belief_propagation.calibration import (
     perturbed,
 )
 from epifalcon.belief_propagation.saved_state import Messages, SavedField
+from epifalcon.belief_propagation.seir_chain import OwnTests
 from epifalcon.belief_propagation.settings import LEAST_FOLDS, TransmissionModel
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.checkpoints import privacy_spent
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
@@ -35,7 +36,7 @@ from epifalcon.federation.field.inference_schedule import (
 )
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import METHOD, FalconFieldSettings, FieldTask
-from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.federation.field.site_people import FieldSite, RunRisks
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
 from epifalcon.mobility.traces import Traces
@@ -53,10 +54,9 @@ MEAN_NOW = "mean_risk_now"
 class HeldOutRun(NamedTuple):
     """Risks from a run that excludes the results of some people."""
 
-    risk: Probabilities
-    """Risks of all people, (people,)."""
+    run: RunRisks
     people: Mask
-    """Mask of held-out people with a test on the last day, (people,)."""
+    """Mask of the held-out people, (people,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +68,7 @@ class Recalibration:
 
     @classmethod
     def fit(
-        cls,
-        risk: Probabilities,
-        held_out: Sequence[HeldOutRun],
-        known: TestResults,
-        errors: TestErrors,
+        cls, risk: Probabilities, held_out: Sequence[HeldOutRun], known: TestResults
     ) -> "Recalibration":
         """Fit a recalibration on ``held_out``, to be applied to ``risk``.
 
@@ -81,17 +77,18 @@ class Recalibration:
         expected mean risk of untested people does not depend on which tests are known.
         The recalibrated mean is therefore set to that of ``held_out``.
         """
-        if not any(run.people.any() for run in held_out):
+        if not any(people.any() for _, people in held_out):
             return cls(IDENTITY, np.zeros((2, 2)))
-        before = np.concatenate([run.risk[run.people] for run in held_out])
-        positive = np.concatenate([known.status[run.people] == 1 for run in held_out])
-        line = choose_scaling(before, positive, errors)
+        before = np.concatenate([run.risk[people] for run, people in held_out])
+        parts = [run.tests.of(people) for run, people in held_out]
+        tests = OwnTests(*map(np.concatenate, zip(*parts, strict=True)))
+        line = choose_scaling(before, tests)
         if line.is_identity:
             line = PlattScaling(middle=float(log_odds(before).mean()))
-        uncertainty = covariance(line, before, positive, errors)
+        uncertainty = covariance(line, before, tests)
         untested = ~known.tested
         if not line.is_identity and untested.any():
-            means = [line(run.risk[untested]).mean() for run in held_out]
+            means = [line(run.risk[untested]).mean() for run, _ in held_out]
             line = line.with_mean(risk[untested], float(np.mean(means)))
         return cls(line, uncertainty)
 
@@ -103,14 +100,12 @@ class FieldState(NamedTuple):
     messages: Messages | None
 
     @classmethod
-    def of(
-        cls, site: FieldSite, schedule: InferenceSchedule, errors: TestErrors
-    ) -> "FieldState":
+    def of(cls, site: FieldSite, schedule: InferenceSchedule) -> "FieldState":
         """Return the state after the final run; arrays are not copied."""
         graph, state = schedule.graph, schedule.result.state
         if state is None:
             raise AssertionError("a schedule without a final run")
-        field = SavedField(graph, state.sums, state.factor, site.rates, errors)
+        field = SavedField(graph, state.sums, state.factor, site.rates)
         people = site.cohort.state
         sent = Messages(people.infectious, people.evidence)
         return cls(field, sent if graph.own_in_sums else None)
@@ -132,8 +127,7 @@ class FalconField(Method):
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer all risks; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
-        pathogen, rule, errors = context.pathogen, context.rule, context.test_errors
-        task = FieldTask.of(self.settings, pathogen, rule, errors)
+        task = FieldTask.of(self.settings, context.pathogen, context.rule)
         secret = self.noise_secret() if task.private else None
         ledger = self._ledger(task, traces, secret) if task.private else None
         site, schedule = run_in_process(
@@ -145,8 +139,9 @@ class FalconField(Method):
             ledger=ledger,
             report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
-        self.state = FieldState.of(site, schedule, errors)
-        found, now, risk = schedule.result, site.finals[()].now, site.risk
+        self.state = FieldState.of(site, schedule)
+        found, risk = schedule.result, site.risk
+        now = site.now[()]
         scores = Scores(
             risk,
             steps=found.sweeps,
@@ -159,12 +154,12 @@ class FalconField(Method):
             scores.diagnostics["released"] = schedule.released_tests
             scores.diagnostics[MEAN_NOW] = float(now.without_tests.mean())
             return scores
-        recalibrations = self._recalibrations(site, schedule, known, traces)
+        recalibrations = self._recalibrations(site, schedule, known)
         ever, current = risk.copy(), now.without_tests.copy()
         for without, final in sorted(site.finals.items(), key=lambda item: item[0]):
             own = site.own(without)
             risk[own] = recalibrations[without].line(final.risk)[own]
-            current[own] = final.now.without_tests[own]
+            current[own] = site.now[without].without_tests[own]
         current = current_given_ever(current, ever, risk)
         scores.diagnostics.update(vars(recalibrations[()].line))
         scores.diagnostics[MEAN_NOW] = float(current.mean())
@@ -207,34 +202,27 @@ class FalconField(Method):
         return Ledger.open(folder / LEDGER, budget=budget, replay_from=0, record=record)
 
     def _recalibrations(
-        self,
-        site: FieldSite,
-        schedule: InferenceSchedule,
-        known: TestResults,
-        traces: Traces,
+        self, site: FieldSite, schedule: InferenceSchedule, known: TestResults
     ) -> dict[tuple[int, ...], Recalibration]:
         """Fit the recalibration of each final run; keys are the excluded folds.
 
         The recalibration of the run without a fold is fitted on its partner fold, in
         the run that excludes both.
         """
-        chosen, errors = schedule.result.transmission_of_folds, self.context.test_errors
+        chosen = schedule.result.transmission_of_folds
         folds = list(chosen)
         none = Recalibration(IDENTITY, np.zeros((2, 2)))
         found = dict.fromkeys(site.finals, none)
-        if self.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
+        if site.task.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
             return found
-        late = with_late_test(known, traces)
-        risks = {fold: site.finals[(fold,)].risk for fold in folds}
-        held = [HeldOutRun(risks[fold], late & (site.fold == fold)) for fold in folds]
-        found[()] = Recalibration.fit(site.finals[()].risk, held, known, errors)
+        held = [HeldOutRun(site.finals[(fold,)], site.fold == fold) for fold in folds]
+        found[()] = Recalibration.fit(site.finals[()].risk, held, known)
         for pair in schedule.pairs():
             for fold in pair.owned:
-                risk = site.candidates[pair.folds, chosen[fold]]
-                people = late & (site.fold == pair.partner(fold))
-                found[(fold,)] = Recalibration.fit(
-                    site.finals[(fold,)].risk, [HeldOutRun(risk, people)], known, errors
-                )
+                run = site.candidates[pair.folds, chosen[fold]]
+                held_out = HeldOutRun(run, site.fold == pair.partner(fold))
+                risk = site.finals[(fold,)].risk
+                found[(fold,)] = Recalibration.fit(risk, [held_out], known)
         return found
 
     def _ensemble(
@@ -257,14 +245,6 @@ class FalconField(Method):
             site, _ = run_in_process(new, traces, known.of_people(half), seed=self.seed)
             risks.append(site.risk)
         return risks
-
-
-def with_late_test(known: TestResults, traces: Traces) -> Mask:
-    """Return a mask of people whose last test was on the last day, (people,)."""
-    last = np.full(known.people, -1)
-    # Later assignments win, and a person's tests are in order of slot.
-    last[known.person] = known.slot
-    return last >= traces.slots - traces.clock.slots_per_day
 
 
 def _with_interval(

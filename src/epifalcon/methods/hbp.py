@@ -24,7 +24,7 @@ from epifalcon.belief_propagation.transmission import TransmissionFactor
 from epifalcon.checks import Checked, Count, CountOrZero
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.inference_schedule import run_in_process
 from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.methods.base import Method, Scores
@@ -69,7 +69,7 @@ class Hbp(Method):
         )
         settings, context = FalconFieldSettings(field=inference), self.context
         site, schedule = run_in_process(
-            FieldTask.of(settings, context.pathogen, context.rule, TestErrors()),
+            FieldTask.of(settings, context.pathogen, context.rule),
             traces,
             known,
             seed=self.seed,

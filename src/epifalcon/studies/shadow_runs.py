@@ -96,7 +96,6 @@ def inferences(
     context = Context(
         pathogen=experiment.believed_pathogen,
         rule=experiment.believed_rule,
-        test_errors=experiment.labels.test_errors,
         progress=progress,
         secret=run.secret,
         insecure_seed=run.insecure_seed,

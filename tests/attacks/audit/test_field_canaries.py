@@ -8,12 +8,7 @@ import pytest
 from epifalcon.attacks import label_inference
 from epifalcon.attacks.audit.field_canaries import audit_field_releases
 from epifalcon.attacks.audit.releases import AuditSettings
-from epifalcon.attacks.field_messages import (
-    RecordedRun,
-    _own,
-    from_counts,
-    from_messages,
-)
+from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
 from epifalcon.federation.field import site_people
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.studies import town
@@ -113,7 +108,8 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
     sent = {}
     real = RecordedRun.sent
     for person in people:
-        device = recorded.site_of(int(person), _own(recorded.known, int(person)))
+        own = recorded.known.of_range(int(person), int(person) + 1)
+        device = recorded.site_of(int(person), own)
         sent[int(person)] = real(recorded, device)
 
     def replayed(self, device):
@@ -129,7 +125,7 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
 
 
 def spread_of(recorded):
-    device = recorded.site_of(0, _own(recorded.known, 0))
+    device = recorded.site_of(0, recorded.known.of_range(0, 1))
     device.begin(recorded.run)
     for received, options in recorded.broadcasts:
         device.sweep(received, options)

@@ -38,7 +38,7 @@ PRIVATE = {"sums": SUMS, "local": replace(SUMS, mode="local")}
 def task_of(field=PLAIN, **privacy):
     scene = town_scene()
     settings = FalconFieldSettings(field=field, **privacy)
-    return FieldTask.of(settings, scene.pathogen, scene.rule, scene.test_errors)
+    return FieldTask.of(settings, scene.pathogen, scene.rule)
 
 
 def request_of(task=None, least=1, **rules):

@@ -28,7 +28,10 @@ def risks(task, sites):
     return run_locally(task, split_sites(town.traces(), town.known(), sites))
 
 
-@pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0)])
+UNKNOWN = replace(QUICK, tested_because="unknown")
+
+
+@pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0), UNKNOWN])
 def test_any_split_into_sites_gives_the_same_risks(field):
     task = task_of(field)
     whole, found = risks(task, 1)
@@ -50,8 +53,9 @@ def test_one_site_is_the_method_in_one_process(mode):
     np.testing.assert_array_equal(risk, method.predict_proba())
 
 
-def test_a_tested_person_s_own_result_moves_its_own_risk_by_no_bit():
-    known, task = town.known(), task_of(QUICK)
+@pytest.mark.parametrize("field", [QUICK, UNKNOWN])
+def test_a_tested_person_s_own_result_moves_its_own_risk_by_no_bit(field):
+    known, task = town.known(), task_of(field)
     sites_data = split_sites(town.traces(), known, 2)
     before, _ = run_locally(task, sites_data)
     for person in np.unique(known.person)[::9]:
@@ -89,7 +93,7 @@ def test_everybody_adds_noise_to_the_count_of_tests():
 def test_who_the_seeds_were_is_told_to_nobody():
     scene = town_scene()
     rule = replace(scene.rule, seed_count=None, seed_people=(1, 5, 9))
-    task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule, scene.test_errors)
+    task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule)
     assert (task.rule.seed_people, task.rule.seed_count) == ((), 3)
     with pytest.raises(SettingsError, match="set seed_count"):
         FieldTask(rule=rule)

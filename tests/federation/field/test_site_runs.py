@@ -29,6 +29,7 @@ from tests.federation.local_sites import with_tensor, with_values
 
 TASKS = {
     "off": task_of(QUICK),
+    "unknown": task_of(replace(QUICK, tested_because="unknown")),
     "sums": task_of(privacy=PRIVATE["sums"]),
     "local": task_of(privacy=PRIVATE["local"]),
 }
@@ -55,9 +56,10 @@ def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tm
     ledgers = [Ledger.open(place / LEDGER) for place in places]
     assert all(one.releases == ledgers[0].releases for one in ledgers)
     spent = ledgers[0].spent()
-    if mode == "off":
+    if mode in ("off", "unknown"):
         channels = {one.channel for one in spent.unprotected}
-        wanted = {"presence", "tests", "infectious", "transmission", "held-out losses"}
+        wanted = {"presence", "tests", "infectious", "transmission"}
+        wanted.add("testing" if mode == "unknown" else "held-out losses")
         assert wanted <= channels
     else:
         assert spent.total["person"].epsilon == pytest.approx(20.0)
@@ -189,6 +191,7 @@ BAD_ANSWERS = {
     "crowd": ("count", with_tensor("crowd", lambda one: one + 1)),
     "tests": ("count", with_tensor("tests", lambda one: one + 1e6)),
     "half a person": ("count", with_tensor("tests", lambda one: one + 0.5)),
+    "testing": ("sweep", last_as("testing", 1e6)),
     "losses": ("losses", with_tensor("total", lambda one: one - 1000)),
     "large losses": ("losses", with_tensor("total", lambda one: one + 1e6)),
     "people": ("losses", with_values(people=10**9)),
@@ -213,6 +216,7 @@ def with_bad_answers(folder, task, phase, spoil):
 def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
     phase, spoil = BAD_ANSWERS[fault]
     task = TASKS["off"] if phase == "losses" else task_of(replace(PLAIN, folds=0))
+    task = TASKS["unknown"] if fault == "testing" else task
     summary = with_bad_answers(tmp_path, task, phase, spoil)
     failures = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
     assert ("site-1", phase) in failures
@@ -241,6 +245,7 @@ BAD_CALLS = {
     "a run that was not begun": in_run(without=[], start="last", purpose="final"),
     "an unknown fold": in_run(without=[99]),
     "a tally": with_values(tally=True),
+    "rates of testing": with_tensor("testing", lambda _: torch.ones(3)),
     "the susceptible": with_values(susceptible=True),
     "another step": with_values(step=0),
 }

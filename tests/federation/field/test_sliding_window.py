@@ -14,7 +14,6 @@ from epifalcon.belief_propagation.settings import (
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
@@ -22,10 +21,10 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
 from tests.belief_propagation.graphs import Cohorts, converge, graph_of, rates_of
+from tests.epidemic.worlds import wrong_tests
 from tests.scenes import Scene
 
 DAYS, PER_DAY, SEED = 40, 4, 200
-RIGHT = TestErrors()
 WORDS = (
     "city.people=160",
     "city.regions=40",
@@ -54,24 +53,22 @@ def of_days(begin, end):
     return Traces(by_slot, clock, traces.regions)
 
 
-def known_until(day):
-    known = world()[2]
-    chosen = known.slot < day * PER_DAY
-    listed = (one[chosen] for one in (known.person, known.positive, known.slot))
-    return TestResults(known.people, *listed)
+def known_until(day, wrong=(0.0, 0.0)):
+    known = world()[2].select(world()[2].slot < day * PER_DAY)
+    return replace(known, kinds=(wrong_tests(*wrong),))
 
 
-def batch(days, sweeps=15, transmission="fixed", errors=RIGHT):
+def batch(days, sweeps=15, transmission="fixed", wrong=(0.0, 0.0)):
     """The field of the first days, by one run."""
     experiment, whole, _ = world()
-    traces, known = of_days(0, days), known_until(days)
+    traces, known = of_days(0, days), known_until(days, wrong)
     scene = Scene(whole, 0, experiment.pathogen, experiment.outbreak)
     rates = rates_of(scene)
-    people = ChainCohort.of(traces, known, rates, errors)
+    people = ChainCohort.of(traces, known, rates)
     graph = replace(graph_of(scene, people.crowd()), clock=traces.clock)
     settings = FieldSettings(sweeps=sweeps)
     state = converge(Cohorts([people]), graph, known, rates, settings, transmission)
-    field = SavedField(graph, state.sums, state.factor, rates, errors)
+    field = SavedField(graph, state.sums, state.factor, rates)
     return people, field, Transmission(transmission, TransmissionSettings())
 
 
@@ -127,13 +124,13 @@ def test_a_window_ends_where_the_batch_does_or_near_it(length):
         assert np.abs(now.tested - wanted_now.tested).mean() < 1e-3
 
 
-@pytest.mark.parametrize("errors", [RIGHT, TestErrors(false_negative=0.2)])
-def test_what_is_dropped_stays_with_each_person(errors):
+@pytest.mark.parametrize("wrong", [(0.0, 0.0), (0.0, 0.2)])
+def test_what_is_dropped_stays_with_each_person(wrong):
     """Nothing is sent any more: then the boundary is all that a person needs."""
-    people, field, transmission = batch(9, errors=errors)
+    people, field, transmission = batch(9, wrong=wrong)
     whole = np.abs(people.infections(field.messages()).risk - people.risk)
     assert whole.max() < 1e-6
-    known, short = known_until(9), (FieldSettings(), WindowSettings(days=3))
+    known, short = known_until(9, wrong), (FieldSettings(), WindowSettings(days=3))
     window = FieldWindow.of_run(people, known, field, *short, transmission)
     assert (window.first_day, window.last_day) == (7, 9)
     risk, now = window.risks()

@@ -238,6 +238,8 @@ class _AuditRun:
             np.append(tests.person, count + tested).astype(np.int32),
             np.append(tests.positive, np.ones_like(early)).astype(np.bool_),
             np.append(tests.slot, (~early) * (traces.slots - 1)).astype(np.int32),
+            kind=np.append(tests.kind, np.zeros(len(tested), np.int8)),
+            kinds=tests.kinds,
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw

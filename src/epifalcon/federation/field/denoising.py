@@ -26,7 +26,7 @@ from epifalcon.belief_propagation.seir_chain import (
     Sums,
     SweepOptions,
 )
-from epifalcon.epidemic.test_results import TestErrors, TestResults
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -83,7 +83,7 @@ class ExpectedProfile:
         tests = TestResults.from_tests(
             2, np.array([1]), np.array([True]), np.array([clock.slots - 1])
         )
-        pair = ChainCohort.of(traces, tests, rates, TestErrors())
+        pair = ChainCohort.of(traces, tests, rates)
         received = received._replace(edges=np.zeros((clock.slots, 2, 4)))
         pair.sweep(received, SweepOptions(1.0, np.ones(clock.slots), bound))
         usual, ill = pair.state.infectious.T.astype(np.float64)

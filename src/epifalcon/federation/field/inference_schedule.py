@@ -42,6 +42,7 @@ from epifalcon.belief_propagation.settings import (
     LEAST_FOLDS,
     TransmissionModel,
 )
+from epifalcon.belief_propagation.testing import RANDOM, initial_rates
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.denoising import DenoisingExchange, by_slot
@@ -242,9 +243,11 @@ class InferenceSchedule:
             Transmission(run.transmission, settings.region),
             self._count_sweep,
             self._factor,
+            RANDOM if self._task.tests_are_random else initial_rates(self._clock.days),
         )
         if run.purpose != "base":
-            exchange.end(self.graph.messages(state.sums, state.factor))
+            last = self.graph.messages(state.sums, state.factor, state.testing)
+            exchange.end(last)
         return state
 
     def _count_sweep(self) -> None:

@@ -151,6 +151,7 @@ _UNPROTECTED = {
     "transmission": (
         "tested people's infections and hazard by region, summed over a site"
     ),
+    "testing": "numbers of tests, and of people some days after symptoms, by day",
     "held-out losses": "losses of held-out tested people, summed over a site",
 }
 
@@ -161,6 +162,7 @@ def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
         return FieldPlan(task.settings.privacy, clock).opening()
     absent = {
         "transmission": not task.learns_transmission,
+        "testing": task.tests_are_random,
         "held-out losses": not task.selects_transmission,
     }
     releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)

@@ -7,7 +7,6 @@ from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.checks import Checked, Count, Positive
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import Unit
@@ -76,7 +75,6 @@ class FieldTask:
     settings: FalconFieldSettings = field(default_factory=FalconFieldSettings)
     pathogen: Pathogen = SARS_COV_2
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
-    test_errors: TestErrors = field(default_factory=TestErrors)
 
     def __post_init__(self) -> None:
         if self.rule.seed_people or self.rule.seed_regions:
@@ -86,19 +84,19 @@ class FieldTask:
 
     @classmethod
     def of(
-        cls,
-        settings: FalconFieldSettings,
-        pathogen: Pathogen,
-        rule: OutbreakSettings,
-        test_errors: TestErrors,
+        cls, settings: FalconFieldSettings, pathogen: Pathogen, rule: OutbreakSettings
     ) -> "FieldTask":
         """Create the task; replace the rule's seed people by their number."""
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
-        return cls(
-            settings=settings, pathogen=pathogen, rule=rule, test_errors=test_errors
-        )
+        if not settings.field.tests_are_random:
+            region = settings.field.region
+            if region.transmission == "auto":
+                region = replace(region, transmission="global")
+            field = replace(settings.field, region=region, calibration="none")
+            settings = replace(settings, field=field)
+        return cls(settings=settings, pathogen=pathogen, rule=rule)
 
     @property
     def mode(self) -> FieldMode:
@@ -114,6 +112,11 @@ class FieldTask:
     def is_local(self) -> bool:
         """Return True if every person adds its own noise."""
         return self.mode == "local"
+
+    @property
+    def tests_are_random(self) -> bool:
+        """Return True if being tested is no evidence; always in a private run."""
+        return self.private or self.settings.field.tests_are_random
 
     @property
     def folds(self) -> int:

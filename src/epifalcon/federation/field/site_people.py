@@ -22,15 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.belief_propagation.calibration import ModelLosses, risk_losses
+from epifalcon.belief_propagation.calibration import ModelLosses
 from epifalcon.belief_propagation.inference import ChainCohort, CurrentRisk
 from epifalcon.belief_propagation.seir_chain import (
     EdgeMessages,
+    OwnTests,
     Sums,
     SweepOptions,
     rates_for,
 )
 from epifalcon.belief_propagation.settings import TransmissionModel
+from epifalcon.belief_propagation.testing import TestHistories
 from epifalcon.checks import present
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
@@ -110,12 +112,12 @@ class SiteCounts(Record, Additive):
 
 
 @dataclass(frozen=True, eq=False)
-class Final:
-    """Result of a final run."""
+class RunRisks:
+    """Risks after a run, and the likelihood of each person's own tests."""
 
     risk: Probabilities
     """Probability of having been infected, own tests excluded, (people,)."""
-    now: CurrentRisk
+    tests: OwnTests
 
 
 class ClippingRule(NamedTuple):
@@ -262,11 +264,13 @@ class FieldSite:
         """Number of sweeps of the current run so far."""
         self.scale: dict[tuple[str, int], float] = {}
         """Noise standard deviation of each release so far, by channel and sweep."""
-        self.finals: dict[tuple[int, ...], Final] = {}
+        self.finals: dict[tuple[int, ...], RunRisks] = {}
         """Results of final runs, by the folds that they exclude."""
-        self.candidates: dict[Candidate, Probabilities] = {}
-        """Risks of candidate models."""
-        self.cohort = self._new_cohort(data.known)
+        self.now: dict[tuple[int, ...], CurrentRisk] = {}
+        """Risks of being infected at the end of final runs."""
+        self.candidates: dict[Candidate, RunRisks] = {}
+        """Results of candidate models."""
+        self.cohort = self._new_cohort(data.known, ())
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
@@ -313,7 +317,7 @@ class FieldSite:
             self._base = self.run, self.cohort
         known = self.data.known.of_people(~np.isin(self.fold, run.without))
         if run.start == "cold":
-            self.cohort = self._new_cohort(known)
+            self.cohort = self._new_cohort(known, run.without)
         else:
             before, cohort = self.run, self.cohort
             if run.start == "base":
@@ -322,7 +326,7 @@ class FieldSite:
             before = present(before, missing)
             if not set(run.without) <= set(before.without):
                 raise DataError("a run starts from one that used tests it excludes")
-            self.cohort = cohort.with_tests(known, self.task.test_errors)
+            self.cohort = cohort.with_tests(known, self._histories(run.without))
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
@@ -346,32 +350,42 @@ class FieldSite:
     def end(self, received: EdgeMessages) -> None:
         """Process the last messages of a run and store the risks; nothing is sent."""
         run = present(self.run, "no run was started")
-        self.cohort.end(received)
-        risk = self.cohort.risk.copy()
+        # Risks exclude own tests in any case; these are the tests to predict.
+        cohort = self.cohort.with_tests(self.data.known, self._histories(()))
+        cohort.end(received)
+        risk, tests = cohort.risk.copy(), cohort.own_tests
         if run.purpose == "final":
-            now = self.cohort.current_risk(received)
-            self.finals[run.without] = Final(risk, now)
+            self.now[run.without] = self.cohort.current_risk(received)
+            self.finals[run.without] = RunRisks(risk, tests)
         else:
-            self.candidates[run.without, run.transmission] = risk
+            self.candidates[run.without, run.transmission] = RunRisks(risk, tests)
 
     def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Sum the log losses of held-out people under each candidate model."""
-        status, parts = self.data.known.status, []
+        parts: list[Floats] = []
         candidates = self.task.settings.field.region.candidates
         for held in held_out:
             own = self.fold == held.fold
             keys = [(held.without, transmission) for transmission in candidates]
             if held.fold not in held.without or not self.candidates.keys() >= {*keys}:
                 raise DataError(f"fold {held.fold} was not held out of any run")
-            risks = [self.candidates[key][own] for key in keys]
-            losses = [risk_losses(risk, status[own] == 1) for risk in risks]
+            runs = [self.candidates[key] for key in keys]
+            losses = [run.tests.of(own).losses(run.risk[own]) for run in runs]
             parts.append(np.stack(losses, axis=1))
         parts.append(np.zeros((0, len(candidates))))
         return ModelLosses.of(np.concatenate(parts))
 
-    def _new_cohort(self, known: TestResults) -> ChainCohort:
-        traces, errors = self.data.traces, self.task.test_errors
-        return ChainCohort.of(traces, known, self.rates, errors)
+    def _new_cohort(self, known: TestResults, without: tuple[int, ...]) -> ChainCohort:
+        histories = self._histories(without)
+        return ChainCohort.of(self.data.traces, known, self.rates, histories)
+
+    def _histories(self, without: tuple[int, ...]) -> TestHistories | None:
+        """Return when people were tested, unless tests are random."""
+        task, traces = self.task, self.data.traces
+        if task.tests_are_random:
+            return None
+        known, excluded = self.data.known, np.isin(self.fold, without)
+        return TestHistories.of(known, traces.clock, task.pathogen, task.rule, excluded)
 
     def _noised(
         self, sent: Sent, channel: str, number: int, clipping: ClippingRule

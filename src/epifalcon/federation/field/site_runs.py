@@ -98,6 +98,7 @@ class _Exchange(Record):
     edges: Floats
     hazard: Floats
     geometric_ratio: Floats
+    testing: Floats
     evidence_step: Floats
     own: float
     infectious_step: float
@@ -136,6 +137,8 @@ class _Exchange(Record):
         _within("hazard", self.hazard, (slots,) if first else (0,), 0.0, MOST_LOG)
         _within("evidence_step", self.evidence_step, (slots,), 0.0, 1.0)
         _within("geometric_ratio", self.geometric_ratio, size.by_day, 0.0, 1.0)
+        rates = 0 if task.tests_are_random else size.clock.days + 1
+        _within("testing", self.testing, (rates,), 0.0, 0.9)
         if self.bound != (task.inference.evidence_bound if sweeps else 0.0):
             raise DataError(f"bound={self.bound:g} is not that of the settings")
         for name in ("own", "infectious_step"):
@@ -145,7 +148,8 @@ class _Exchange(Record):
         day = (np.arange(slots) // size.clock.slots_per_day).astype(np.int32)
         options = SweepOptions(*(getattr(self, name) for name in SweepOptions._fields))
         ratio = self.geometric_ratio
-        return EdgeMessages(edges, self.hazard, day, self.own, ratio), options
+        received = EdgeMessages(edges, self.hazard, day, self.own, ratio, self.testing)
+        return received, options
 
     def _edges(self, size: Size, task: FieldTask) -> Floats:
         # With noise, the count at a place may exceed the number of people.
@@ -186,6 +190,7 @@ class FieldSums(Record):
     evidence: Floats
     susceptible: Floats
     tally: Floats
+    testing: Floats
 
 
 class LossesReply(Record, calibration.ModelLosses):
@@ -250,6 +255,10 @@ class FieldAnswers:
             most = self.people * self._size.clock.slots_per_day * MOST_LOG
             _within("tally", answer.tally, (2, *self._size.by_day), 0.0, most)
             sums = sums._replace(tally=answer.tally)
+        if not self._task.tests_are_random:
+            shape = (4, self._size.clock.days)
+            _within("testing", answer.testing, shape, 0.0, float(self.people))
+            sums = sums._replace(testing=answer.testing)
         return sums
 
     def losses(self, answer: LossesReply) -> calibration.ModelLosses:

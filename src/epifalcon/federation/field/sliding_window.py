@@ -156,6 +156,8 @@ class FieldWindow:
             np.concatenate([old.person, day.person[counts]]),
             np.concatenate([old.positive, day.positive[counts]]),
             np.concatenate([old.slot, slot]),
+            kind=np.pad(old.kind, (0, len(slot))),
+            kinds=old.kinds,
         )
         without_tests = np.concatenate([boundary.without_tests, mean])
         boundary = Boundary(prior, without_tests, status)
@@ -192,7 +194,7 @@ class FieldWindow:
         return replace(
             self,
             traces=Traces(rest(traces.by_slot), clock, traces.regions, traces.names),
-            known=_tests_after(self.known, gone, right=self.field.errors.none),
+            known=_tests_after(self.known, gone, right=self.known.is_exact),
             field=self.field.on_slots(clock, rest, lambda one: one[1:]),
             messages=self.messages.each(rest),
             boundary=self._boundary_after(gone),
@@ -206,7 +208,7 @@ class FieldWindow:
         first = received._replace(edges=edges, day=day)
         until = self.known.select(self.known.slot < slots)
         people = self.people()
-        likelihood = result_likelihood(until, slots, self.field.errors)
+        likelihood = result_likelihood(until, self.traces.clock)
         people = replace(people, state=people.state._replace(tests=likelihood))
         return replace(
             self.boundary,

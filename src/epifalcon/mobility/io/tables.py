@@ -45,6 +45,7 @@ _USUAL = {
     "lon": ("lng", "long", "longitude"),
     "place": ("place_id", "poi", "poi_id", "venue", "venue_id", "region", "region_id"),
     "cell": ("cell_id", "cellid", "tower", "tower_id", "antenna", "antenna_id"),
+    "kind": ("test_kind", "test_type"),
     "result": ("test_result", "outcome", "test"),
 }
 _USUAL[TABLE_PLACE] = (
