@@ -357,23 +357,25 @@ def _met(world: ForeignWorld, positive: NDArray[np.int64], day: int) -> Mask:
     return met
 
 
-def world_labels(
-    world: ForeignWorld, tests: pl.DataFrame, target: Target = "ever"
-) -> Labels:
-    """Return the tests for methods, and the truth of untested people on the last day.
-
-    A test counts for the last slot of its day.
-    """
-    traces = world.traces
+def known_tests(traces: Traces, tests: pl.DataFrame) -> TestResults:
+    """Convert tests to the record of methods; each counts for its day's last slot."""
     per_day = traces.clock.slots_per_day
-    known = TestResults.from_tests(
+    return TestResults.from_tests(
         traces.people,
         tests["person"].to_numpy(),
         tests["result"].to_numpy(),
         tests["day"].to_numpy() * per_day + per_day - 1,
+        traces.names_sha256,
     )
+
+
+def world_labels(
+    world: ForeignWorld, tests: pl.DataFrame, target: Target = "ever"
+) -> Labels:
+    """Return tests for methods, and the truth of untested people on the last day."""
+    known = known_tests(world.traces, tests)
     untested = np.flatnonzero(~known.tested).astype(np.int32)
-    truth = world.history.target(target, traces.clock.days - 1)
+    truth = world.history.target(target, world.traces.clock.days - 1)
     return Labels(known, GroundTruth(HeldOutLabels(untested, truth[untested])))
 
 
