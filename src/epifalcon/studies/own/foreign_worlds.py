@@ -96,9 +96,12 @@ def simulate_world(
     new groups every day; one slot of 8 hours each. ``towns``: the same with schools for
     ages 6 to 18 and workplaces for ages 19 to 64; others are at home. ``hybrid``:
     Covasim's default population, where school, work and community are networks of
-    random pairs. There, each contact is a region of its own, visited in one of 48 slots
-    of the day; slots without contact are spent at home. The time of a contact is lost,
-    and those that find no common free slot are missing (``lost_contacts``).
+    random pairs. There, two people in contact meet alone in one of 48 slots of the day,
+    the same every day; other slots are spent at home. Lost are contacts that find no
+    common free slot (``lost_contacts``), the weight of a contact (each takes half an
+    hour) and the identity of a pair: in another slot, its region holds other people, so
+    windows of more than one slot mix them. Without this, regions would be as many as
+    contacts.
     """
     one_of(get_args(WorldKind), kind=kind)
     whole(2, people=people)
@@ -238,12 +241,21 @@ def _day_of_contacts(
     slot: NDArray[np.int64],
     kind: NDArray[np.int64],
 ) -> tuple[RegionIds, NDArray[np.int8]]:
-    """Return one day (slots, people) and the kind of each region: homes, then pairs."""
-    found, homes = slot >= 0, int(home.max()) + 1
-    day = np.tile(home.astype(np.int32), (round(24 / _SLOT_HOURS["hybrid"]), 1))
-    day[slot[found], pairs[:, found]] = homes + np.arange(found.sum())
-    kinds = np.concatenate([np.full(homes, _HOME), kind[found]])
-    return day, kinds.astype(np.int8)
+    """Return one day (slots, people) and the kind of each region.
+
+    Regions are homes, then places of one kind that hold one pair in a slot.
+    """
+    day = np.tile(home, (round(24 / _SLOT_HOURS["hybrid"]), 1))
+    kinds = [np.full(int(home.max()) + 1, _HOME)]
+    for wanted in np.unique(kind):
+        contact = np.flatnonzero((kind == wanted) & (slot >= 0))
+        contact = contact[np.argsort(slot[contact], kind="stable")]
+        at = slot[contact]
+        # Rank of each contact among those in the same slot.
+        place = np.arange(len(at)) - np.searchsorted(at, at)
+        day[at, pairs[:, contact]] = sum(map(len, kinds)) + place
+        kinds.append(np.full(int(place.max(initial=-1)) + 1, wanted))
+    return day.astype(np.int32), np.concatenate(kinds).astype(np.int8)
 
 
 @dataclass(frozen=True)
