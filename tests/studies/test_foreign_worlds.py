@@ -1,7 +1,9 @@
 """Worlds of other simulators: regimes of testing, contacts in slots, files."""
 
+import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -31,6 +33,7 @@ from epifalcon.studies.own.foreign_worlds import (
     write_world,
 )
 
+SCRIPT = Path(__file__).parents[2] / "scripts" / "foreign_world.py"
 DAYS, PEOPLE = 30, 6000
 needs_simulators = pytest.mark.skipif(
     find_spec("covasim") is None,
@@ -248,15 +251,14 @@ def test_simulating_without_the_extra_names_it(monkeypatch):
 
 
 @needs_simulators
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", ["clusters", "towns", "hybrid"])
 def test_everybody_is_infected_where_an_infectious_person_was(kind):
-    people, days = 1000, 20
+    people, days = 1500, 30
     world = simulate_world(kind, people=people, days=days, seed=3)
     assert world.traces.by_slot.shape == (world.traces.slots, people)
     assert world.traces.clock.days == days
     history, infected = world.history, world.history.infected
-    assert (infected == 0).sum() == 4
+    assert (infected == 0).sum() == 6
     assert 0 <= world.lost_contacts < 0.02
     assert (world.lost_contacts > 0) == (kind == "hybrid")
     later = np.flatnonzero(infected > 0)
@@ -288,3 +290,19 @@ def test_everybody_is_infected_where_an_infectious_person_was(kind):
     again = simulate_world(kind, people=people, days=days, seed=3)
     assert (again.traces.by_slot == world.traces.by_slot).all()
     assert (again.history.infected == infected).all()
+
+
+@needs_simulators
+def test_the_script_writes_a_world_once(tmp_path):
+    command = [sys.executable, SCRIPT, "clusters", "daily", "--people", "120"]
+    command += ["--days", "5", "--out", tmp_path / "new"]
+    first, again = (
+        subprocess.run(command, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("120 people, ")
+    names = {path.name for path in (tmp_path / "new").iterdir()}
+    assert names == {"visits.csv", "tests.csv", "truth.csv"}
+    assert again.returncode == 2
+    assert "exists already" in again.stderr

@@ -46,6 +46,7 @@ _BETA_LAYER: Mapping[WorldKind, Mapping[str, float]] = {
     "hybrid": {"h": 3.0, "s": 0.6, "w": 0.6, "c": 0.3},
 }
 """Factors of Covasim's transmission rate; Covasim's own, smaller in large places."""
+WORLDS: tuple[WorldKind, ...] = get_args(WorldKind)
 _SLOT_HOURS: Mapping[WorldKind, float] = {"clusters": 8, "towns": 8, "hybrid": 0.5}
 
 
@@ -103,7 +104,7 @@ def simulate_world(
     windows of more than one slot mix them. Without this, regions would be as many as
     contacts.
     """
-    one_of(get_args(WorldKind), kind=kind)
+    one_of(WORLDS, kind=kind)
     whole(2, people=people)
     whole(1, days=days)
     # Covasim prints its licence when it is imported.
@@ -177,15 +178,19 @@ def _networks(starsim: Any, kind: WorldKind) -> list[Any] | None:  # noqa: ANN40
     if kind == "hybrid":
         return None
 
-    def groups(name: str, size: float, **more: object) -> Any:  # noqa: ANN401
-        size = starsim.poisson(size)
-        return starsim.ClusterNet(name=name, cluster_size=size, **more)
-
-    if kind == "clusters":
-        return [groups("h", 3), groups("w", 12), groups("c", 15, dynamic=True)]
-    school = groups("s", 25, age_range=[6, 19])
-    work = groups("w", 12, age_range=[19, 65])
-    return [groups("h", 3), school, work, groups("c", 20, dynamic=True)]
+    sizes = {"h": 3, "w": 12, "c": 15}
+    if kind == "towns":
+        sizes = {"h": 3, "s": 25, "w": 12, "c": 20}
+    ages = {"s": [6, 19], "w": [19, 65]} if kind == "towns" else {}
+    return [
+        starsim.ClusterNet(
+            name=name,
+            cluster_size=starsim.poisson(size),
+            age_range=ages.get(name),
+            dynamic=name == "c",
+        )
+        for name, size in sizes.items()
+    ]
 
 
 def _days_of(disease: Any, people: int, name: str) -> Days:  # noqa: ANN401

@@ -53,11 +53,11 @@ def read_pets(folder: str | Path, *, slot_hours: float = 2.0) -> PetsData:
 
     Files are recognised by the end of their names, as in ``va_person.csv.gz``:
 
-    - ``person``: pid, hid and optionally age;
-    - ``household``: hid;
-    - ``activity_location_assignment``: pid, lid, type, start and duration in seconds
+    - ``va_person``: pid, hid and optionally age;
+    - ``va_household``: hid;
+    - ``va_activity_location_assignment``: pid, lid, type, start and duration in seconds
       from the first midnight of a typical day or week, which repeats;
-    - ``disease_outcome_training``: day (from 0), pid, state (S, I or R).
+    - ``va_disease_outcome_training``: day (from 0), pid, state (S, I or R).
 
     Each slot has the place of most time. Time without activity, and activities of type
     home (1), are spent at the home ``hid``. Of consecutive days in a state, the tests
@@ -139,12 +139,13 @@ def _batches(
 
 def _people(folder: Path) -> tuple[pl.DataFrame, pl.Series]:
     """Return the people (pid_text, age_value, home from 0) and the names of homes."""
+    table = _file(folder, "household").name
     parts = [frame for _, frame in _batches(folder, "household", ("hid",))]
     homes = pl.concat(parts)["hid_text"].unique(maintain_order=True)
     parts = []
     for rows, frame in _batches(folder, "person", ("pid", "hid"), {"age": 150}):
         frame = frame.with_columns(home=look_up(frame["hid_text"], homes))
-        expected = f"one of the {len(homes)} hid of {_file(folder, 'household').name}"
+        expected = f"one of the {len(homes)} hid of {table}"
         unknown = pl.col("home").is_null()
         parts.append(rows.keep(frame, Rule("unknown hid", "hid", expected, unknown)))
     people = pl.concat(parts)
