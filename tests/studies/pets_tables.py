@@ -15,7 +15,7 @@ def write_tables(folder, people=240, seed=1):
 
     Regions are named as the importer does. Work or school is from 9 to 17 on five days,
     a place in the evening at random; the rest of the time is at home. The disease is
-    SIR in steps of a day: each contact of an hour infects with probability 0.0035.
+    SIR in steps of a day: each contact of an hour infects with probability 0.003.
     """
     rng = np.random.default_rng(seed)
     pid = 1000 + rng.permutation(people)
@@ -32,7 +32,7 @@ def write_tables(folder, people=240, seed=1):
             where[person, at : at + hours] = f"place-{lid}"
 
     for person in range(people):
-        job = 500 + person % 24
+        job = 500 + rng.integers(people // 6)
         kind = 5 if age[person] < 19 else 2
         for day in range(7):
             stay(person, 1, day, 0, 8, 10**9 + hid[person])
@@ -50,10 +50,10 @@ def write_tables(folder, people=240, seed=1):
             state[start], until[start] = "I", 7
         hours = where[:, day % 7 * HOURS : (day % 7 + 1) * HOURS]
         for here in hours.T:
-            for place in set(here[state == "I"]):
+            for place in sorted(set(here[state == "I"])):
                 there = (here == place) & (state == "S")
                 there &= (
-                    rng.random(people) < 0.0035 * (state[here == place] == "I").sum()
+                    rng.random(people) < 0.003 * (state[here == place] == "I").sum()
                 )
                 until[there] = day + 8
                 state = np.where(there, "E", state)
@@ -66,7 +66,11 @@ def write_tables(folder, people=240, seed=1):
         ("pid", "hid", "age"),
         zip(pid, hid, age, strict=True),
     )
-    _write(folder / "va_household.csv", ("hid", "rlid"), ((at, at) for at in set(hid)))
+    _write(
+        folder / "va_household.csv",
+        ("hid", "rlid"),
+        ((at, at) for at in np.unique(hid)),
+    )
     _write(folder / "va_activity_location_assignment.csv", ACTIVITIES, rows)
     outcome = [outcome[at] for at in rng.permutation(len(outcome))]
     _write(folder / "va_disease_outcome_training.csv", ("day", "pid", "state"), outcome)
