@@ -27,7 +27,6 @@ EQUALLY_RICH: frozenset[TransmissionModel] = frozenset({"regional-strong", "regi
 """Models of equal complexity, which differ only in the weight of the prior."""
 LEAST_FOLDS = 3
 """Minimum number of folds: with two, a run that excludes a pair would have no tests."""
-TestReason = Literal["random", "contact", "symptoms", "unknown"]
 _OLD_NAMES = ("one", "scaled", "mild", "apart")
 _OLD_MODELS = dict(zip(_OLD_NAMES, TRANSMISSION_MODELS, strict=True))
 
@@ -130,21 +129,9 @@ class FieldSettings(Checked):
     ensemble: CountOrZero = 0
     """Number of runs for an interval around each risk; 0 for no intervals. Each run
     uses half of the tests and ``region.choosing_sweeps`` sweeps."""
-    tested_because: TestReason = "random"
-    """Why people were tested. ``random``: independently of infection; ``contact``:
-    because of visits, which the model contains. ``symptoms`` and ``unknown``: at a rate
-    that is higher after symptoms begin. The rates are estimated, and not being tested
-    is evidence, too; transmission is estimated for the whole city only, and risks are
-    not recalibrated, since tested people differ from others. Private runs assume
-    random tests."""
     calibration: Literal["auto", "none"] = "auto"
     """Recalibration of risks; ``auto`` applies Platt scaling if that lowers the log
     loss of held-out tested people. Needs three folds."""
-
-    @property
-    def tests_are_random(self) -> bool:
-        """True if being tested is no evidence of infection."""
-        return self.tested_because in ("random", "contact")
 
     def __post_init__(self) -> None:
         super().__post_init__()

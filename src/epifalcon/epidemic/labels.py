@@ -13,7 +13,7 @@ from epifalcon.checks import Checked, Share
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.test_kinds import EVER, TestKind, infected_now
+from epifalcon.epidemic.test_kinds import EVER, TestKind, TestReason, infected_now
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
@@ -34,6 +34,10 @@ class LabelSettings(Checked):
     """Probability that a person who is not infected tests positive."""
     false_negative: Share = 0.0
     """Probability that an infected person tests negative."""
+    tested_because: TestReason = "random"
+    """What methods assume of why people were tested; simulated tests are random. With
+    ``symptoms`` or ``unknown``, belief propagation estimates the rates of testing, and
+    not being tested is evidence."""
     test_days: tuple[int, int] | None = None
     """First and last day of tests, with uniform slots; by default the last slot."""
 

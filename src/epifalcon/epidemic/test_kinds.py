@@ -9,13 +9,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from epifalcon.checks import Checked, Share, some
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.errors import SettingsError
 from epifalcon.settings import build, read_toml, unknown_name
 
+TestReason = Literal["random", "contact", "symptoms", "unknown"]
+"""Why people were tested. ``random``: independently of infection; ``contact``: because
+of visits that the traces contain. ``symptoms`` and ``unknown``: at a rate that is
+higher after symptoms begin."""
 _LEAST_SENSITIVITY = 0.005
 
 

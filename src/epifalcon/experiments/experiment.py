@@ -154,7 +154,10 @@ class Experiment:
     def field_task(self) -> FieldTask:
         """The task of Falcon Field."""
         return FieldTask.of(
-            self.settings_of(FIELD), self.believed_pathogen, self.believed_rule
+            self.settings_of(FIELD),
+            self.believed_pathogen,
+            self.believed_rule,
+            self.labels.tested_because,
         )
 
     @classmethod

@@ -288,6 +288,7 @@ def context_of(
     context = Context(
         pathogen=pathogen,
         rule=rule,
+        tested_because=experiment.labels.tested_because,
         progress=options.progress,
         folder=inputs.method_folder(name),
         secret=secret_of_noise(inputs.out, name),

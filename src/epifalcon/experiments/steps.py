@@ -135,7 +135,7 @@ def read_tests(
     path: str | Path,
     traces: Traces,
     *,
-    kind: str = "ever",
+    kind: str = "pcr",
     columns: Mapping[str, str] | None = None,
     max_refused_share: float = 0.5,
     strict: bool = False,

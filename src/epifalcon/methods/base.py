@@ -21,6 +21,7 @@ from epifalcon import store
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings, default_outbreak
+from epifalcon.epidemic.test_kinds import TestReason
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
@@ -72,6 +73,9 @@ class Context:
     rule: OutbreakSettings = field(default_factory=default_outbreak)
     """Assumed transmission rule, equal in all regions. Methods may read the number of
     seeds, but not which people they are."""
+    tested_because: TestReason = "random"
+    """Why people were tested; with ``symptoms`` or ``unknown``, being tested is
+    evidence of infection for methods of belief propagation."""
     progress: Progress = silent
     folder: Path | None = None
     """Folder for checkpoints of an interrupted fit; None for no checkpoints."""
@@ -338,7 +342,12 @@ class Method(ABC):
         context, (traces, tests) = self.context, self._fitting
         parts = (self.settings, context.pathogen, context.rule)
         return digest(
-            *(self.name, self.seed, *map(as_plain, (*parts, traces.clock))),
+            *(
+                self.name,
+                self.seed,
+                context.tested_because,
+                *map(as_plain, (*parts, traces.clock)),
+            ),
             arrays={**SiteData(traces, tests).arrays, **traces.regions.pack()},
         )
 

@@ -127,7 +127,9 @@ class FalconField(Method):
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer all risks; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
-        task = FieldTask.of(self.settings, context.pathogen, context.rule)
+        task = FieldTask.of(
+            self.settings, context.pathogen, context.rule, context.tested_because
+        )
         secret = self.noise_secret() if task.private else None
         ledger = self._ledger(task, traces, secret) if task.private else None
         site, schedule = run_in_process(

@@ -69,7 +69,9 @@ class Hbp(Method):
         )
         settings, context = FalconFieldSettings(field=inference), self.context
         site, schedule = run_in_process(
-            FieldTask.of(settings, context.pathogen, context.rule),
+            FieldTask.of(
+                settings, context.pathogen, context.rule, context.tested_because
+            ),
             traces,
             known,
             seed=self.seed,

@@ -96,6 +96,7 @@ def inferences(
     context = Context(
         pathogen=experiment.believed_pathogen,
         rule=experiment.believed_rule,
+        tested_because=experiment.labels.tested_because,
         progress=progress,
         secret=run.secret,
         insecure_seed=run.insecure_seed,

@@ -35,10 +35,10 @@ SUMS = FieldPrivacySettings(mode="sums", epsilon=20.0, sweeps=2)
 PRIVATE = {"sums": SUMS, "local": replace(SUMS, mode="local")}
 
 
-def task_of(field=PLAIN, **privacy):
+def task_of(field=PLAIN, because="random", **privacy):
     scene = town_scene()
     settings = FalconFieldSettings(field=field, **privacy)
-    return FieldTask.of(settings, scene.pathogen, scene.rule)
+    return FieldTask.of(settings, scene.pathogen, scene.rule, because)
 
 
 def request_of(task=None, least=1, **rules):

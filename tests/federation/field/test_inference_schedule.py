@@ -28,12 +28,11 @@ def risks(task, sites):
     return run_locally(task, split_sites(town.traces(), town.known(), sites))
 
 
-UNKNOWN = replace(QUICK, tested_because="unknown")
+TASKS = [task_of(QUICK), task_of(replace(PLAIN, folds=0)), task_of(QUICK, "unknown")]
 
 
-@pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0), UNKNOWN])
-def test_any_split_into_sites_gives_the_same_risks(field):
-    task = task_of(field)
+@pytest.mark.parametrize("task", TASKS)
+def test_any_split_into_sites_gives_the_same_risks(task):
     whole, found = risks(task, 1)
     for sites in (3, 17):
         risk, result = risks(task, sites)
@@ -53,9 +52,9 @@ def test_one_site_is_the_method_in_one_process(mode):
     np.testing.assert_array_equal(risk, method.predict_proba())
 
 
-@pytest.mark.parametrize("field", [QUICK, UNKNOWN])
-def test_a_tested_person_s_own_result_moves_its_own_risk_by_no_bit(field):
-    known, task = town.known(), task_of(field)
+@pytest.mark.parametrize("because", ["random", "unknown"])
+def test_a_tested_person_s_own_result_moves_its_own_risk_by_no_bit(because):
+    known, task = town.known(), task_of(QUICK, because)
     sites_data = split_sites(town.traces(), known, 2)
     before, _ = run_locally(task, sites_data)
     for person in np.unique(known.person)[::9]:

@@ -29,7 +29,7 @@ from tests.federation.local_sites import with_tensor, with_values
 
 TASKS = {
     "off": task_of(QUICK),
-    "unknown": task_of(replace(QUICK, tested_because="unknown")),
+    "unknown": task_of(QUICK, "unknown"),
     "sums": task_of(privacy=PRIVATE["sums"]),
     "local": task_of(privacy=PRIVATE["local"]),
 }

@@ -7,6 +7,7 @@ from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.checks import Checked, Count, Positive
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_kinds import TestReason
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import Unit
@@ -70,11 +71,17 @@ class FalconFieldSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldTask:
-    """Settings and disease model of a run, as sent to all sites."""
+    """Settings and disease model of a run, as sent to all sites.
+
+    Unless tests are random, transmission is estimated for the whole city only, and
+    risks are not recalibrated, since tested people differ from others. Private runs
+    assume random tests.
+    """
 
     settings: FalconFieldSettings = field(default_factory=FalconFieldSettings)
     pathogen: Pathogen = SARS_COV_2
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
+    tested_because: TestReason = "random"
 
     def __post_init__(self) -> None:
         if self.rule.seed_people or self.rule.seed_regions:
@@ -84,19 +91,29 @@ class FieldTask:
 
     @classmethod
     def of(
-        cls, settings: FalconFieldSettings, pathogen: Pathogen, rule: OutbreakSettings
+        cls,
+        settings: FalconFieldSettings,
+        pathogen: Pathogen,
+        rule: OutbreakSettings,
+        tested_because: TestReason = "random",
     ) -> "FieldTask":
         """Create the task; replace the rule's seed people by their number."""
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
-        if not settings.field.tests_are_random:
-            region = settings.field.region
-            if region.transmission == "auto":
-                region = replace(region, transmission="global")
-            field = replace(settings.field, region=region, calibration="none")
-            settings = replace(settings, field=field)
-        return cls(settings=settings, pathogen=pathogen, rule=rule)
+        task = cls(
+            settings=settings,
+            pathogen=pathogen,
+            rule=rule,
+            tested_because=tested_because,
+        )
+        if task.tests_are_random:
+            return task
+        region = settings.field.region
+        if region.transmission == "auto":
+            region = replace(region, transmission="global")
+        field = replace(settings.field, region=region, calibration="none")
+        return replace(task, settings=replace(settings, field=field))
 
     @property
     def mode(self) -> FieldMode:
@@ -116,7 +133,7 @@ class FieldTask:
     @property
     def tests_are_random(self) -> bool:
         """Return True if being tested is no evidence; always in a private run."""
-        return self.private or self.settings.field.tests_are_random
+        return self.private or self.tested_because in ("random", "contact")
 
     @property
     def folds(self) -> int:
