@@ -60,6 +60,13 @@ def import_(
     timezone: Annotated[
         _Text, option("Time zone of the city, e.g. Europe/Berlin (default: UTC).")
     ] = None,
+    date_format: Annotated[
+        list[str] | None,
+        option(
+            "Format of times, of visits and of tests, e.g. '%d.%m.%Y %H:%M'. "
+            "Repeatable: the first that fits is used."
+        ),
+    ] = None,
     fill_gap_hours: Annotated[
         float | None, option("Longest gap in a trace to fill, in hours (default: 0).")
     ] = None,
@@ -105,6 +112,7 @@ def import_(
         "fill_gap_hours": fill_gap_hours,
         "read": _given(
             columns=_split(columns),
+            date_format=date_format or None,
             max_refused_share=max_refused_share,
             strict=strict or None,
         ),

@@ -8,7 +8,7 @@ Equal seeds give the city, outbreak and tests of ``epifalcon run``.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +75,7 @@ def read_visits(
     start: str | None = None,
     days: int | None = None,
     timezone: str = "UTC",
+    date_format: Sequence[str] = (),
     fill_gap_hours: float = 0.0,
     max_refused_share: float = 0.5,
     strict: bool = False,
@@ -100,6 +101,7 @@ def read_visits(
         start: First local day, as ``2020-03-01``; by default the first of the data.
         days: Number of days; by default up to the last of the data.
         timezone: Time zone of the city, as ``Europe/Berlin``.
+        date_format: Formats of times, as ``["%d.%m.%Y %H:%M"]``; the first that fits.
         fill_gap_hours: Longest gap between two observations that is filled.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
@@ -123,7 +125,7 @@ def read_visits(
         "days": days,
         "timezone": timezone,
         "fill_gap_hours": fill_gap_hours,
-        "read": _read_settings(columns, max_refused_share, strict),
+        "read": _read_settings(columns, date_format, max_refused_share, strict),
     }
     imported = import_visits(Path(path), build(ImportSettings, values), progress)
     _warn_of_refused(path, imported.rows)
@@ -135,6 +137,7 @@ def read_tests(
     traces: Traces,
     *,
     columns: Mapping[str, str] | None = None,
+    date_format: Sequence[str] = (),
     max_refused_share: float = 0.5,
     strict: bool = False,
 ) -> TestResults:
@@ -149,6 +152,7 @@ def read_tests(
         traces: Traces with the date of their first day.
         columns: Column of the file for each name that differs from ours, as
             ``{"result": "outcome"}``.
+        date_format: Formats of times, as ``["%d.%m.%Y"]``; the first that fits.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
 
@@ -158,7 +162,7 @@ def read_tests(
     from epifalcon.epidemic.read_tests import read_results
     from epifalcon.mobility.io import ReadSettings
 
-    values = _read_settings(columns, max_refused_share, strict)
+    values = _read_settings(columns, date_format, max_refused_share, strict)
     tests, rows = read_results(Path(path), traces, build(ReadSettings, values))
     _warn_of_refused(path, rows)
     return tests
@@ -230,10 +234,14 @@ def evaluate(
 
 
 def _read_settings(
-    columns: Mapping[str, str] | None, max_refused_share: float, strict: bool
+    columns: Mapping[str, str] | None,
+    date_format: Sequence[str],
+    max_refused_share: float,
+    strict: bool,
 ) -> dict[str, Any]:
     return {
         "columns": _renamed(columns),
+        "date_format": list(date_format),
         "max_refused_share": max_refused_share,
         "strict": strict,
     }
