@@ -59,6 +59,20 @@ def test_import_tells_its_rows_and_the_folder_holds_what_made_it(epifalcon, file
     assert set(manifest["files"]) >= {"city/by_slot.npy", "known/person.npy"}
 
 
+def test_warnings_are_printed_and_listed(epifalcon, files):
+    text = PINGS.replace("52.52,13.40", "13.40,52.52").replace("52.50,13.50", "13,52")
+    (files / "pings.csv").write_text(text)
+    said = epifalcon(*words(files, "--timezone", "Europe/Berlin"))
+    assert "Warning: lat and lon are probably swapped" in said.out
+    assert "Europe/Berlin" in said.out
+    assert "with --fill-gap-hours 12" not in said.out
+    more = ("--timezone", "Europe/Berlin", "--overwrite", "--json")
+    figures = epifalcon(*words(files, *more)).json
+    assert len(figures["warnings"]) == 1
+    assert figures["extent"]["south"] == pytest.approx(13, abs=0.1)
+    assert figures["cells"] == "grid cells of 1 km"
+
+
 def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, files):
     said = epifalcon(*words(files))
     assert "lat out of range" in said.out

@@ -163,16 +163,20 @@ def import_(
 
 def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> None:
     _show_refused(console, "Invalid rows of the visits", imported.rows)
+    from epifalcon.mobility.io.plausibility import describe_share
+
     clock = imported.traces.clock
     rows = [
         ["rows read", f"{figures['rows_read']:,}"],
         ["rows imported", f"{figures['rows_kept']:,}"],
         ["rows skipped", f"{figures['rows_refused']:,}"],
         ["people", f"{figures['people']:,}"],
-        ["regions", f"{figures['regions']:,} ({imported.traces.regions.kind})"],
+        ["regions", f"{figures['regions']:,} ({imported.cells})"],
+        ["extent", str(imported.extent or "unknown: regions have no coordinates")],
         ["days", f"{clock.days} from {clock.start or 'an unknown day'}"],
+        ["time zone", clock.timezone],
         ["slots", f"{figures['slots']:,} of {clock.slot_hours:g} h"],
-        ["share observed", f"{figures['share_observed']:.3f}"],
+        ["share observed", describe_share(imported.traces, imported.share_if_filled)],
     ]
     if imported.ambiguous_times or imported.nonexistent_times:
         shifts = imported.ambiguous_times, imported.nonexistent_times
@@ -185,6 +189,8 @@ def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> No
         )
         rows.append(["tests positive", f"{tests['positive']:,}"])
     console.table("Imported", ["data", ""], rows)
+    for warning in imported.warnings:
+        console.say(f"Warning: {warning}")
     out = figures["out"]
     console.say(f"Written to {out}. Inspect it with: epifalcon inspect {out}")
 

@@ -129,6 +129,8 @@ def read_visits(
     }
     imported = import_visits(Path(path), build(ImportSettings, values), progress)
     _warn_of_refused(path, imported.rows)
+    for warning in imported.warnings:
+        _log.warning("%s: %s", path, warning)
     return imported.traces
 
 

@@ -111,6 +111,8 @@ class RowFilter:
         self.path = path
         self.columns = columns
         self.settings = read
+        self.offsets: set[float | None] = set()
+        """Smallest and largest offset of times (microseconds); None if one has none."""
         self._ignored = ignored
         self._read = 0
         self._refused: dict[str, int] = {}
@@ -181,9 +183,12 @@ class RowFilter:
         found = RowCount(self._read, self._read - refused, counts, examples)
         if self._read == 0:
             raise DataError(f"{self.path}: holds no rows")
+        hint = ""
+        if counts.get("lat out of range", 0) > refused / 2:
+            hint = f"; if lat and lon are swapped: columns {swapped(self.columns)}"
         if found.accepted == 0:
             raise DataError(
-                f"{self.path}: all {refused} rows were refused: {_summary(found)}"
+                f"{self.path}: all {refused} rows were refused: {_summary(found)}{hint}"
             )
         ignored = sum(self._refused.get(reason, 0) for reason in self._ignored)
         wrong, considered = refused - ignored, self._read - ignored
@@ -191,7 +196,7 @@ class RowFilter:
         if wrong > share * considered:
             raise DataError(
                 f"{self.path}: {wrong} of {considered} rows were refused, more "
-                f"than max_refused_share={share:g} allows: {_summary(found)}"
+                f"than max_refused_share={share:g} allows: {_summary(found)}{hint}"
             )
         return found
 
@@ -201,6 +206,11 @@ def show(value: object) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     text = "nothing" if value is None else text
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def swapped(columns: Mapping[str, str]) -> str:
+    """Return the setting that exchanges the columns of latitude and longitude."""
+    return f"lat={columns['lon']},lon={columns['lat']}"
 
 
 def _summary(count: RowCount) -> str:
@@ -282,7 +292,10 @@ def keep_times(
         Rule(f"{name} is not readable", name, expected, pl.col("value").is_null()),
         Rule(f"{name} out of range", name, late, outside),
     )
-    zoned = frame["offset"].is_not_null()
+    offset = frame["offset"]
+    zoned = offset.is_not_null()
+    rows.offsets |= {offset.min(), offset.max()}  # type: ignore[arg-type]
+    rows.offsets |= {None} if offset.null_count() else set()
     found = localise(frame["value"].cast(pl.Int64), zoned, zone)
     return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
 

@@ -7,6 +7,7 @@ from 1 or dates.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cached_property
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ from epifalcon.mobility.io.columns import (
     localise,
     natural_order,
     show,
+)
+from epifalcon.mobility.io.plausibility import (
+    NIGHT_HOURS,
+    Extent,
+    find_warnings,
+    share_if_filled,
 )
 from epifalcon.mobility.io.regions import (
     GivenRegions,
@@ -86,6 +93,20 @@ class Imported:
     """Number of accepted rows whose wall-clock time occurs twice (clocks set back)."""
     nonexistent_times: int = 0
     """Number of accepted rows whose wall-clock time does not exist (set forward)."""
+    cells: str = ""
+    """Description of the regions, e.g. ``grid cells of 1 km``."""
+    warnings: tuple[str, ...] = ()
+    """Probable mistakes in the data, each with its remedy."""
+
+    @cached_property
+    def extent(self) -> Extent | None:
+        """Bounding box of the regions; None without coordinates."""
+        return Extent.of(self.traces.regions)
+
+    @cached_property
+    def share_if_filled(self) -> float:
+        """Share observed with ``fill_gap_hours`` of at least a night."""
+        return share_if_filled(self.traces, NIGHT_HOURS)
 
     def as_plain(self) -> dict[str, Any]:
         """Return the counts for JSON: rows, people, regions, slots, share observed."""
@@ -96,6 +117,10 @@ class Imported:
             "regions": len(traces.regions),
             "slots": traces.slots,
             "share_observed": traces.observed_share,
+            "share_if_filled": self.share_if_filled,
+            "cells": self.cells,
+            "extent": self.extent.as_plain() if self.extent else None,
+            "warnings": list(self.warnings),
             "start": traces.clock.start,
             "days": traces.clock.days,
             "slot_hours": traces.clock.slot_hours,
@@ -144,7 +169,25 @@ def import_visits(
     fill_gaps(by_slot, _gap_slots(settings))
     traces = Traces(by_slot, clock, regions, names)
     listed = places.rows if places else None
-    return Imported(traces, rows, listed, wanted, reading.twice, reading.never)
+    warnings = find_warnings(
+        traces,
+        rows,
+        columns=wanted,
+        small_regions=reading.regions.larger,
+        offsets=reading.rows.offsets,
+        overlaps=reading.overlaps,
+        overlap_row=reading.overlap_row,
+    )
+    return Imported(
+        traces,
+        rows,
+        listed,
+        wanted,
+        ambiguous_times=reading.twice,
+        nonexistent_times=reading.never,
+        cells=reading.regions.cells,
+        warnings=warnings,
+    )
 
 
 class _Reading:
@@ -161,6 +204,8 @@ class _Reading:
         self.rows = RowFilter(table.path, wanted, settings.read, ignored)
         self.regions = _region_rule(settings, wanted, places)
         self.twice = self.never = 0
+        self.overlaps = 0
+        self.overlap_row: int | None = None
         self._table, self._settings, self._places = table, settings, places
         self._wanted = wanted
         self._people = pl.Categorical(pl.Categories.random())
@@ -217,6 +262,8 @@ class _Reading:
                 Rule("stay too long", "end", late, spent > MAX_SPAN_DAYS * DAY),
             )
         frame = self._place(frame)
+        if is_stay:
+            self._find_overlaps(frame)
         low, high = -(2**31), 2**31 - 1
         if settings.start is not None:
             clock = settings.clock(settings.days or 1)
@@ -243,6 +290,18 @@ class _Reading:
             for part in parts
             if len(part)
         ]
+
+    def _find_overlaps(self, frame: pl.DataFrame) -> None:
+        """Count stays that begin before the one before them ends, in one batch."""
+        person = pl.col("person_text").cast(self._people).to_physical().alias("person")
+        stays = frame.select(person, "start_utc", "end_utc", "row")
+        stays = stays.sort("person", "start_utc")
+        again = pl.col("person") == pl.col("person").shift()
+        again &= pl.col("start_utc") < pl.col("end_utc").shift()
+        found = stays.filter(again)["row"]
+        self.overlaps += len(found)
+        if self.overlap_row is None and len(found):
+            self.overlap_row = int(found.min())  # type: ignore[arg-type]
 
     def _place(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Add ``region``, the key of each row's region; drop rows without one."""
@@ -551,7 +610,7 @@ def read_matrix(
     people = tuple(str(row) for row in np.flatnonzero(accepted).tolist())
     fill_gaps(by_slot, _gap_slots(settings))
     traces = Traces(by_slot, clock, given.regions(ordered), people)
-    return Imported(traces, count, places.rows if places else None)
+    return Imported(traces, count, places.rows if places else None, cells=given.cells)
 
 
 def _open_matrix(path: Path) -> NDArray[Any]:
