@@ -15,7 +15,9 @@ _Text = str | None
 
 def import_(
     visits: Annotated[Path, option("CSV, Parquet or .npy file of visits.")],
-    kind: Annotated[str, option("Format: pings, stays, checkins, cells or matrix.")],
+    kind: Annotated[
+        str, option("Format: pings, stays, checkins, cells, matrix or contacts.")
+    ],
     out: Annotated[Path, option("Folder to write to.")],
     tests: Annotated[
         Path | None,

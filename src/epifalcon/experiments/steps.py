@@ -88,7 +88,7 @@ def read_visits(
 
     Args:
         path: The file.
-        kind: ``stays``, ``pings``, ``checkins``, ``cells`` or ``matrix``.
+        kind: ``stays``, ``pings``, ``checkins``, ``cells``, ``matrix`` or ``contacts``.
         columns: Column of the file for each name that differs from ours, as
             ``{"person": "user_id"}``.
         regions: ``auto``, ``given``, ``grid``, ``h3``, ``polygons`` or ``towers``.

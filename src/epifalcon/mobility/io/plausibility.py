@@ -27,6 +27,7 @@ _POLAR_DEGREES = 72
 _FAR_KM = 1500
 _FEW_ROWS = 0.01
 _LEAST_OBSERVATIONS = 20
+_LEAST_REPRESENTED = 0.9
 _LEAST_DAYS_AWAY = 7
 
 
@@ -90,10 +91,10 @@ def share_if_filled(traces: Traces, hours: float) -> float:
 def describe_share(traces: Traces, filled: float | None) -> str:
     """Describe the share observed, and the option that would increase it."""
     share = traces.observed_share
+    if filled is None:
+        return f"{share:.3f} (slots with a contact)"
     word = "high" if share >= 0.6 else "moderate" if share >= 0.25 else "low"
     text = f"{share:.3f} ({word})"
-    if filled is None:
-        return text
     if filled >= share + 0.05:
         return f"{text}; with --fill-gap-hours {NIGHT_HOURS:g}: {filled:.3f}"
     if word == "high":
@@ -109,6 +110,7 @@ def find_warnings(
     offsets: set[float | None],
     overlaps: int,
     overlap_row: int | None,
+    represented: float,
 ) -> tuple[str, ...]:
     """Return one sentence with a remedy for each probable mistake in the data."""
     observed = np.array([np.count_nonzero(here != UNKNOWN) for here in traces.by_slot])
@@ -118,6 +120,7 @@ def find_warnings(
         _small_regions(traces, observed, small_regions),
         _span(traces, observed),
         _overlaps(overlaps, overlap_row, rows),
+        _lost_contacts(represented, traces.clock.slot_hours),
     )
     return tuple(text for text in found if text)
 
@@ -130,6 +133,15 @@ def _overlaps(stays: int, row: int | None, rows: RowCount) -> str | None:
         f"previous stay ends (one is row {row}); the place with the most time in a "
         "slot counts: correct start and end in the file, or name other columns with "
         "--columns start=...,end=..."
+    )
+
+
+def _lost_contacts(represented: float, slot_hours: float) -> str | None:
+    if represented >= _LEAST_REPRESENTED:
+        return None
+    return (
+        f"{1 - represented:.0%} of the contact time is lost, because a person is in one group "
+        f"per slot: choose a shorter --slot-hours than {slot_hours:g}"
     )
 
 

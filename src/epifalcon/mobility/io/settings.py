@@ -9,7 +9,7 @@ from epifalcon.checks import Checked, Count, NonNegative, Share, at_least, withi
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 
-Kind = Literal["pings", "stays", "checkins", "cells", "matrix"]
+Kind = Literal["pings", "stays", "checkins", "cells", "matrix", "contacts"]
 RegionRule = Literal["auto", "given", "grid", "h3", "polygons", "towers"]
 EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
 
@@ -110,6 +110,8 @@ class ImportSettings(Checked):
                 f"regions={rule!r} cannot be used with a matrix, which holds region "
                 "ids: omit it or choose 'given'"
             )
+        if self.kind == "contacts":
+            self._check_contacts()
         if slot % column:
             raise SettingsError(
                 f"slot_hours={self.slot_hours} must be a multiple of "
@@ -131,6 +133,18 @@ class ImportSettings(Checked):
         if pings and rule != "towers" and self.places is not None:
             raise SettingsError(
                 f"places={self.places!r} has no effect on pings unless regions='towers'"
+            )
+
+    def _check_contacts(self) -> None:
+        if self.regions != "auto" or self.places is not None:
+            raise SettingsError(
+                "regions and places cannot be used with contacts: a region is a group "
+                "of people in contact"
+            )
+        if self.fill_gap_hours:
+            raise SettingsError(
+                f"fill_gap_hours={self.fill_gap_hours:g} cannot be used with contacts: "
+                "in a gap there was no contact"
             )
 
     def clock(self, days: int, start: str | None = None) -> Clock:

@@ -38,8 +38,14 @@ _USUAL = {
     "person": (
         "person_id", "user", "user_id", "userid", "uid", "device", "device_id",
         "deviceid", "participant", "participant_id", "patient", "patient_id",
-        "subject", "subject_id", "pid", "agent", "agent_id",
+        "subject", "subject_id", "pid", "agent", "agent_id", "person1", "person_1",
+        "user1", "user_1", "id1", "device1",
     ),
+    "other": (
+        "other_id", "other_person", "contact", "contact_id", "peer", "peer_id",
+        "person2", "person_2", "user2", "user_2", "id2", "device2",
+    ),
+    "duration": ("duration_min", "duration_minutes", "minutes"),
     "time": (
         "timestamp", "datetime", "date_time", "ts", "date", "time_stamp",
         "utc_timestamp", "utctimestamp", "event_time", "recorded_at", "tracked_at",
