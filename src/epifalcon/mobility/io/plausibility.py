@@ -140,8 +140,8 @@ def _lost_contacts(represented: float, slot_hours: float) -> str | None:
     if represented >= _LEAST_REPRESENTED:
         return None
     return (
-        f"{1 - represented:.0%} of the contact time is lost, because a person is in one group "
-        f"per slot: choose a shorter --slot-hours than {slot_hours:g}"
+        f"{1 - represented:.0%} of the contact time is lost, because a person is in "
+        f"one group per slot: choose a shorter --slot-hours than {slot_hours:g}"
     )
 
 
