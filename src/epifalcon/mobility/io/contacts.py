@@ -45,28 +45,46 @@ def find_groups(contacts: pl.DataFrame) -> pl.DataFrame:
     person), ``slot``, ``first`` and ``weight`` (begin and length in microseconds).
     Returns one row per person, slot and group (``region``).
     """
-    contacts = contacts.with_row_index("contact")
-    parts = ("contact", "slot", "first", pl.col("first") + pl.col("weight"))
+    until = pl.col("first") + pl.col("weight")
     sides = pl.concat(
-        contacts.select(*parts[:3], parts[3].alias("until"), person=side)
+        contacts.select("slot", "first", until=until, person=side)
         for side in ("person", "region")
-    )
+    ).with_row_index("row")
     sides = sides.sort("slot", pl.col("person").to_physical(), "first")
-    whose = ("slot", "person")
-    # Contacts without duration overlap if they begin together.
-    overlaps = pl.col("first") < pl.col("until").cum_max().shift().over(whose)
-    overlaps |= pl.col("first") == pl.col("first").shift().over(whose)
-    begins = ~overlaps.fill_null(False)
-    sides = sides.with_columns(episode=begins.cum_sum().cast(pl.Int64) - 1)
-    one, other = sides.sort("contact")["episode"].to_numpy().reshape(-1, 2).T
-    count = int(sides["episode"][-1]) + 1
-    links = coo_array((np.ones(len(one), dtype=np.int8), (one, other)), (count, count))
-    group = connected_components(links, directed=False)[1]
-    episodes = sides.group_by("episode").agg(
-        pl.first(*whose), pl.min("first"), weight=pl.max("until") - pl.min("first")
+    starts, ends = sides["first"].to_numpy(), sides["until"].to_numpy()
+    changes = pl.any_horizontal(
+        pl.col("slot") != pl.col("slot").shift(),
+        pl.col("person") != pl.col("person").shift(),
     )
-    episodes = episodes.with_columns(region=group[episodes["episode"].to_numpy()])
-    return episodes.group_by(*whose, "region").agg(pl.sum("weight"), pl.min("first"))
+    changed = sides.select(changes.fill_null(True)).to_series().to_numpy()
+    # Times are shifted so that those of a later person and slot are larger than all
+    # times before: one running maximum then serves for all.
+    person_slot = np.cumsum(changed) - 1
+    begin = starts[changed][person_slot]
+    shift = person_slot * (int((ends - begin).max()) + 1) - begin
+    latest = np.maximum.accumulate(ends + shift)
+    fresh = np.ones(len(starts), dtype=np.bool_)
+    # Contacts without duration overlap if they begin together.
+    fresh[1:] = changed[1:] | (
+        ((starts + shift)[1:] >= latest[:-1]) & (starts[1:] != starts[:-1])
+    )
+    episode = np.empty(len(starts), dtype=np.int64)
+    episode[sides["row"].to_numpy()] = np.cumsum(fresh) - 1
+    one, other = episode.reshape(2, -1)
+    at = np.flatnonzero(fresh)
+    links = coo_array(
+        (np.ones(len(one), dtype=np.int8), (one, other)), (len(at), len(at))
+    )
+    episodes = (
+        sides[at]
+        .select("slot", "person", "first")
+        .with_columns(
+            region=connected_components(links, directed=False)[1],
+            weight=np.maximum.reduceat(ends, at) - starts[at],
+        )
+    )
+    groups = episodes.group_by("slot", "person", "region")
+    return groups.agg(pl.sum("weight"), pl.min("first"))
 
 
 def share_represented(
