@@ -288,6 +288,7 @@ class _Reading:
                 Rule("stay too long", last, late, spent > MAX_SPAN_DAYS * DAY),
             )
         frame = self._place(frame)
+        frame = frame.with_columns(who=pl.col("person_text").cast(self._people))
         if settings.kind == "stays":
             self._find_overlaps(frame)
         low, high = -(2**31), 2**31 - 1
@@ -307,7 +308,7 @@ class _Reading:
             self.never += int(frame[f"{name}_never"].sum())
         return [
             part.select(
-                pl.col("person_text").cast(self._people).alias("person"),
+                pl.col("who").alias("person"),
                 pl.col("slot").cast(pl.Int32),
                 "region",
                 pl.col("weight").cast(pl.Int64),
@@ -319,10 +320,9 @@ class _Reading:
 
     def _find_overlaps(self, frame: pl.DataFrame) -> None:
         """Count stays that begin before the one before them ends, in one batch."""
-        person = pl.col("person_text").cast(self._people).to_physical().alias("person")
-        stays = frame.select(person, "start_utc", "end_utc", "row")
-        stays = stays.sort("person", "start_utc")
-        again = pl.col("person") == pl.col("person").shift()
+        stays = frame.select(pl.col("who").to_physical(), "start_utc", "end_utc", "row")
+        stays = stays.sort("who", "start_utc")
+        again = pl.col("who") == pl.col("who").shift()
         again &= pl.col("start_utc") < pl.col("end_utc").shift()
         found = stays.filter(again)["row"]
         self.overlaps += len(found)
@@ -378,7 +378,7 @@ class _Reading:
         piece = np.searchsorted(edge, start, side="right") - 1
         past = np.maximum(np.searchsorted(edge, end, side="left"), piece + 1)
         group = np.cumsum(past - piece) // _MAX_PIECES
-        stays = frame.select("person_text", "region", "start_utc", "end_utc")
+        stays = frame.select("who", "region", "start_utc", "end_utc")
         stays = stays.with_row_index("stay").with_columns(group=group)
         stays = stays.with_columns(piece=piece, past=past)
         begin, spent = pl.max_horizontal("start_utc", "utc"), pl.col("end_utc")
