@@ -75,7 +75,7 @@ def read_visits(
     start: str | None = None,
     days: int | None = None,
     timezone: str = "UTC",
-    date_format: Sequence[str] = (),
+    date_format: str | Sequence[str] = (),
     fill_gap_hours: float = 0.0,
     max_refused_share: float = 0.5,
     strict: bool = False,
@@ -101,7 +101,8 @@ def read_visits(
         start: First local day, as ``2020-03-01``; by default the first of the data.
         days: Number of days; by default up to the last of the data.
         timezone: Time zone of the city, as ``Europe/Berlin``.
-        date_format: Formats of times, as ``["%d.%m.%Y %H:%M"]``; the first that fits.
+        date_format: Format of times, as ``"%d.%m.%Y %H:%M"``, or a list of which the
+            first that fits is used.
         fill_gap_hours: Longest gap between two observations that is filled.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
@@ -139,7 +140,7 @@ def read_tests(
     traces: Traces,
     *,
     columns: Mapping[str, str] | None = None,
-    date_format: Sequence[str] = (),
+    date_format: str | Sequence[str] = (),
     max_refused_share: float = 0.5,
     strict: bool = False,
 ) -> TestResults:
@@ -154,7 +155,7 @@ def read_tests(
         traces: Traces with the date of their first day.
         columns: Column of the file for each name that differs from ours, as
             ``{"result": "outcome"}``.
-        date_format: Formats of times, as ``["%d.%m.%Y"]``; the first that fits.
+        date_format: As in ``read_visits``.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
 
@@ -237,13 +238,13 @@ def evaluate(
 
 def _read_settings(
     columns: Mapping[str, str] | None,
-    date_format: Sequence[str],
+    date_format: str | Sequence[str],
     max_refused_share: float,
     strict: bool,
 ) -> dict[str, Any]:
     return {
         "columns": _renamed(columns),
-        "date_format": list(date_format),
+        "date_format": [date_format] if isinstance(date_format, str) else date_format,
         "max_refused_share": max_refused_share,
         "strict": strict,
     }
