@@ -59,6 +59,20 @@ def test_import_tells_its_rows_and_the_folder_holds_what_made_it(epifalcon, file
     assert set(manifest["files"]) >= {"city/by_slot.npy", "known/person.npy"}
 
 
+def test_warnings_are_printed_and_listed(epifalcon, files):
+    text = PINGS.replace("52.52,13.40", "13.40,52.52").replace("52.50,13.50", "13,52")
+    (files / "pings.csv").write_text(text)
+    said = epifalcon(*words(files, "--timezone", "Europe/Berlin"))
+    assert "Warning: lat and lon are probably swapped" in said.out
+    assert "Europe/Berlin" in said.out
+    assert "with --fill-gap-hours 12" not in said.out
+    more = ("--timezone", "Europe/Berlin", "--overwrite", "--json")
+    figures = epifalcon(*words(files, *more)).json
+    assert len(figures["warnings"]) == 1
+    assert figures["extent"]["south"] == pytest.approx(13, abs=0.1)
+    assert figures["cells"] == "grid cells of 1 km"
+
+
 def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, files):
     said = epifalcon(*words(files))
     assert "lat out of range" in said.out
@@ -71,6 +85,21 @@ def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, f
     assert content(files / "out") == before
 
 
+def test_a_spreadsheet_with_decimal_commas_and_german_dates(epifalcon, files):
+    (files / "pings.csv").write_text(
+        "User ID;Time stamp;GPS-lat;GPS-lon\n"
+        "ann;01.03.2020 14:30;52,52;13,405\nbob;01.03.2020 14:50;52,52;13,405\n"
+    )
+    (files / "tests.csv").write_text("person;date;result\nbob;02.03.2020;pos\n")
+    formats = ("--date-format", "%d.%m.%Y %H:%M", "--date-format", "%d.%m.%Y")
+    more = ("--tests", files / "tests.csv", "--days", 2, *formats, "--json")
+    figures = epifalcon(*words(files, *more)).json
+    assert (figures["rows_kept"], figures["regions"]) == (2, 1)
+    assert figures["columns"]["person"] == "User ID"
+    assert Traces.load(files / "out" / "city").by_person[:, 7].tolist() == [0, 0]
+    assert TestResults.load(files / "out" / "known").slot.tolist() == [12]
+
+
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
@@ -78,6 +107,8 @@ def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, f
         (("--regions", "polygons"), 2, "needs polygons=FILE"),
         (("--columns", "time=tss"), 3, "nearest: 'ts'"),
         (("--strict",), 3, "row 5, column 'lat'"),
+        (("--date-format", "%d.%m"), 2, "must give day, month and year"),
+        (("--date-format", "%d.%m.%Y"), 3, "expected a time like 01.03.2020"),
         (("--visits", "nowhere.csv"), 3, "no such file"),
         (("--max-refused-share", "0.1"), 3, "1 of 4 rows were refused"),
         (("--out", "/proc/nowhere"), 6, "cannot be written"),

@@ -117,6 +117,20 @@ def test_files_are_read_as_the_command_reads_them(tmp_path, caplog):
     assert one_day.clock.days == 1
 
 
+@pytest.mark.parametrize("form", ["%d.%m.%Y %H:%M", ["%d.%m.%Y", "%d.%m.%Y %H:%M"]])
+def test_a_date_format_and_a_warning(form, tmp_path, caplog):
+    path, tests = tmp_path / "stays.csv", tmp_path / "tests.csv"
+    path.write_text(
+        "person,start,end,place\na,04.03.2024 00:00,04.03.2024 12:00,home\n"
+        "a,04.03.2024 08:00,04.03.2024 12:00,work\n"
+    )
+    tests.write_text("person,time,result\na,04.03.2024 10:00,pos\n")
+    with caplog.at_level(logging.WARNING):
+        traces = read_visits(path, date_format=form)
+    assert "at least 1 of 2 stays begin before" in caplog.text
+    assert read_tests(tests, traces, date_format=form).slot.tolist() == [5]
+
+
 def test_bad_files_are_refused(tmp_path):
     path, tests = tmp_path / "stays.csv", tmp_path / "tests.csv"
     path.write_text(STAYS)

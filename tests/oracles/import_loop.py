@@ -20,10 +20,14 @@ def read_moment(text, zone):
     """UTC time of a text, or None."""
     text = text.strip()
     try:
-        number = float(text)
+        number = float(text.replace(",", ".", 1))
     except ValueError:
         number = None
-    if number is not None:
+    if number is not None and 25_569 <= number < 73_051:
+        # Days since 30 December 1899 on the wall clock, as in Excel.
+        seconds = round((number - 25_569) * 86_400)
+        moment = datetime(1970, 1, 1, tzinfo=zone) + timedelta(seconds=seconds)
+    elif number is not None:
         if not math.isfinite(number):
             return None
         scale = 1 if abs(number) < 1e11 else 1000

@@ -15,7 +15,9 @@ _Text = str | None
 
 def import_(
     visits: Annotated[Path, option("CSV, Parquet or .npy file of visits.")],
-    kind: Annotated[str, option("Format: pings, stays, checkins, cells or matrix.")],
+    kind: Annotated[
+        str, option("Format: pings, stays, checkins, cells, matrix or contacts.")
+    ],
     out: Annotated[Path, option("Folder to write to.")],
     tests: Annotated[
         Path | None,
@@ -68,6 +70,13 @@ def import_(
     timezone: Annotated[
         _Text, option("Time zone of the city, e.g. Europe/Berlin (default: UTC).")
     ] = None,
+    date_format: Annotated[
+        list[str] | None,
+        option(
+            "Format of times, of visits and of tests, e.g. '%d.%m.%Y %H:%M'. "
+            "Repeatable: the first that fits is used."
+        ),
+    ] = None,
     fill_gap_hours: Annotated[
         float | None, option("Longest gap in a trace to fill, in hours (default: 0).")
     ] = None,
@@ -114,6 +123,7 @@ def import_(
         "fill_gap_hours": fill_gap_hours,
         "read": _given(
             columns=_split(columns),
+            date_format=date_format or None,
             max_refused_share=max_refused_share,
             strict=strict or None,
         ),
@@ -171,16 +181,20 @@ def import_(
 
 def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> None:
     _show_refused(console, "Invalid rows of the visits", imported.rows)
+    from epifalcon.mobility.io.plausibility import describe_share
+
     clock = imported.traces.clock
     rows = [
         ["rows read", f"{figures['rows_read']:,}"],
         ["rows imported", f"{figures['rows_kept']:,}"],
         ["rows skipped", f"{figures['rows_refused']:,}"],
         ["people", f"{figures['people']:,}"],
-        ["regions", f"{figures['regions']:,} ({imported.traces.regions.kind})"],
+        ["regions", f"{figures['regions']:,} ({imported.cells})"],
+        ["extent", str(imported.extent or "unknown: regions have no coordinates")],
         ["days", f"{clock.days} from {clock.start or 'an unknown day'}"],
+        ["time zone", clock.timezone],
         ["slots", f"{figures['slots']:,} of {clock.slot_hours:g} h"],
-        ["share observed", f"{figures['share_observed']:.3f}"],
+        ["share observed", describe_share(imported.traces, imported.share_if_filled)],
     ]
     if imported.ambiguous_times or imported.nonexistent_times:
         shifts = imported.ambiguous_times, imported.nonexistent_times
@@ -197,6 +211,8 @@ def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> No
         if tests["duplicates"]:
             rows.append(["repeated rows of tests", f"{tests['duplicates']:,}"])
     console.table("Imported", ["data", ""], rows)
+    for warning in imported.warnings:
+        console.say(f"Warning: {warning}")
     out = figures["out"]
     console.say(f"Written to {out}. Inspect it with: epifalcon inspect {out}")
 

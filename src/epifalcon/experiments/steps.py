@@ -8,7 +8,7 @@ Equal seeds give the city, outbreak and tests of ``epifalcon run``.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,6 +76,7 @@ def read_visits(
     start: str | None = None,
     days: int | None = None,
     timezone: str = "UTC",
+    date_format: str | Sequence[str] = (),
     fill_gap_hours: float = 0.0,
     max_refused_share: float = 0.5,
     strict: bool = False,
@@ -88,7 +89,7 @@ def read_visits(
 
     Args:
         path: The file.
-        kind: ``stays``, ``pings``, ``checkins``, ``cells`` or ``matrix``.
+        kind: ``stays``, ``pings``, ``checkins``, ``cells``, ``matrix`` or ``contacts``.
         columns: Column of the file for each name that differs from ours, as
             ``{"person": "user_id"}``.
         regions: ``auto``, ``given``, ``grid``, ``h3``, ``polygons`` or ``towers``.
@@ -101,6 +102,8 @@ def read_visits(
         start: First local day, as ``2020-03-01``; by default the first of the data.
         days: Number of days; by default up to the last of the data.
         timezone: Time zone of the city, as ``Europe/Berlin``.
+        date_format: Format of times, as ``"%d.%m.%Y %H:%M"``, or a list of which the
+            first that fits is used.
         fill_gap_hours: Longest gap between two observations that is filled.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
@@ -124,10 +127,12 @@ def read_visits(
         "days": days,
         "timezone": timezone,
         "fill_gap_hours": fill_gap_hours,
-        "read": _read_settings(columns, max_refused_share, strict),
+        "read": _read_settings(columns, date_format, max_refused_share, strict),
     }
     imported = import_visits(Path(path), build(ImportSettings, values), progress)
     _warn_of_refused(path, imported.rows)
+    for warning in imported.warnings:
+        _log.warning("%s: %s", path, warning)
     return imported.traces
 
 
@@ -137,6 +142,7 @@ def read_tests(
     *,
     kind: str = "pcr",
     columns: Mapping[str, str] | None = None,
+    date_format: str | Sequence[str] = (),
     max_refused_share: float = 0.5,
     strict: bool = False,
 ) -> TestResults:
@@ -153,6 +159,7 @@ def read_tests(
             ``serology``, ``clinical``, ``ever`` or the path of a TOML file.
         columns: Column of the file for each name that differs from ours, as
             ``{"result": "outcome"}``.
+        date_format: As in ``read_visits``.
         max_refused_share: A larger share of refused rows is an error.
         strict: Make any refused row an error.
 
@@ -162,7 +169,7 @@ def read_tests(
     from epifalcon.epidemic.read_tests import read_results
     from epifalcon.mobility.io import ReadSettings
 
-    values = _read_settings(columns, max_refused_share, strict)
+    values = _read_settings(columns, date_format, max_refused_share, strict)
     settings = build(ReadSettings, values)
     tests, rows = read_results(Path(path), traces, settings, find_kind(kind))
     _warn_of_refused(path, rows)
@@ -235,10 +242,14 @@ def evaluate(
 
 
 def _read_settings(
-    columns: Mapping[str, str] | None, max_refused_share: float, strict: bool
+    columns: Mapping[str, str] | None,
+    date_format: str | Sequence[str],
+    max_refused_share: float,
+    strict: bool,
 ) -> dict[str, Any]:
     return {
         "columns": _renamed(columns),
+        "date_format": [date_format] if isinstance(date_format, str) else date_format,
         "max_refused_share": max_refused_share,
         "strict": strict,
     }

@@ -1,6 +1,7 @@
 """Every kind of visits and regions against the plain reader of the oracles."""
 
 import json
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -21,7 +22,7 @@ WORLDS = [
 PEOPLE = ["ann", "7", "007", "Zoë 张", 'o"neil, jr', " b ", "'"]
 PLACES = ["home", "work", "café", "10", "9", "a;b"]
 BAD_TIMES = ["", "soon", "2020-02-30T10:00", "nan", "1e400", "2020-13-01"]
-BAD_POINTS = [("", "13"), ("91", "13"), ("nan", "1"), ("52,5", "13"), ("52", "-181")]
+BAD_POINTS = [("", "13"), ("91", "13"), ("nan", "1"), ("5,2,5", "13"), ("52", "-181")]
 POLYGONS = {
     "west": [[[(13.0, 52.0), (13.4, 52.0), (13.4, 53.0), (13.0, 53.0), (13.0, 52.0)],
               [(13.1, 52.2), (13.3, 52.2), (13.2, 52.7), (13.1, 52.2)]]],
@@ -58,6 +59,8 @@ class Writer:
             f"{when.isoformat()}-0330",
             f"{int(aware.timestamp())}",
             f"{int(aware.timestamp() * 1000)}",
+            f"{aware.timestamp() / 86400 + 25569:.5f}",
+            f"{aware.timestamp() / 86400 + 25569:.9f}".replace(".", ","),
             f" {when.isoformat()}.250000 ",
         ]
         return self.pick(spelled[:-1] if self.plain else spelled)
@@ -79,6 +82,8 @@ class Writer:
         lat, lon = self.rng.uniform((51.9, 12.9), (53.1, 14.1))
         if self.rng.random() < 0.5:
             lat, lon = self.pick([(52.3, 13.05), (52.5, 13.45), (52.5, 13.2)])
+        if self.rng.random() < 0.2:
+            return str(lat).replace(".", ","), str(lon).replace(".", ",")
         return str(lat), str(lon)
 
     def person(self):
@@ -90,7 +95,7 @@ def write(path, header, rows):
     width = len(header)
     lines = [",".join(quoted[k : k + width]) for k in range(0, len(quoted), width)]
     plain = [
-        line if any(c in line for c in ('o"', "51,", "52,")) else line.replace('"', "")
+        line if 'o"' in line or re.search(r"\d,\d", line) else line.replace('"', "")
         for line in lines
     ]
     path.write_text("\n".join([",".join(header), *plain]) + "\n", encoding="utf-8")
@@ -98,7 +103,7 @@ def write(path, header, rows):
 
 def number_or_none(text, limit):
     try:
-        value = float(text)
+        value = float(text.replace(",", ".", 1))
     except ValueError:
         return None
     return value if abs(value) <= limit else None

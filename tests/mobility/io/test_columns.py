@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon.errors import SettingsError
 from epifalcon.mobility.io import ReadSettings
 from epifalcon.mobility.io.columns import RowFilter, keep_times, localise
 
@@ -28,14 +29,15 @@ def micros(moment):
     return (moment.replace(tzinfo=None) - EPOCH) // timedelta(microseconds=1)
 
 
-def times_of(column, zone="UTC", unit="auto"):
+def times_of(column, zone="UTC", unit="auto", formats=()):
     frame = pl.DataFrame({"row": range(len(column)), "time": column})
-    rows = RowFilter(Path("x"), {"time": "time"}, ReadSettings(max_refused_share=1))
+    settings = ReadSettings(max_refused_share=1, date_format=formats)
+    rows = RowFilter(Path("x"), {"time": "time"}, settings)
     return keep_times(rows, frame, "time", zone, unit)
 
 
-def utc_of(column, zone="UTC", unit="auto"):
-    found = times_of(column, zone, unit)
+def utc_of(column, zone="UTC", unit="auto", formats=()):
+    found = times_of(column, zone, unit, formats)
     by_row = dict(zip(found["row"], found["time_utc"], strict=True))
     return [
         EPOCH + timedelta(microseconds=by_row[row]) if row in by_row else None
@@ -103,6 +105,15 @@ def test_every_half_hour_around_every_change_of_the_clocks(name):
         ("1583051415000000", datetime(2020, 3, 1, 8, 30, 15)),
         ("1583051415000000000", datetime(2020, 3, 1, 8, 30, 15)),
         ("1.583051415e9", datetime(2020, 3, 1, 8, 30, 15)),
+        ("43891.5", datetime(2020, 3, 1, 12)),
+        ("43891,60417", datetime(2020, 3, 1, 14, 30)),
+        ("43891", datetime(2020, 3, 1)),
+        ("25570", datetime(1970, 1, 2)),
+        ("73048.5", datetime(2099, 12, 29, 12)),
+        ("86400", datetime(1970, 1, 2)),
+        ("73051", None),
+        ("25568.9", None),
+        ("1583051415,25", datetime(2020, 3, 1, 8, 30, 15, 250000)),
         ("2021-02-29", None),
         ("2020-02-30T08:00", None),
         ("2020-13-01", None),
@@ -145,3 +156,40 @@ def test_numbers_and_units():
     assert utc_of(pl.Series([200_000_000_000.0]), unit="ms") == [
         EPOCH + timedelta(seconds=200_000_000)
     ]
+
+
+def test_excel_dates_are_local_times_unless_a_unit_is_set():
+    column = pl.Series([43891.5, 43891.5 + 150])
+    assert utc_of(column, "Europe/Berlin") == [
+        datetime(2020, 3, 1, 11),
+        datetime(2020, 7, 29, 10),
+    ]
+    assert utc_of(column, unit="s") == [None, None]
+
+
+def test_date_formats_in_order_of_their_list():
+    formats = ("%d.%m.%Y %H:%M", "%d.%m.%Y", "%m/%d/%y %I:%M %p", "%Y%m%d %H:%M:%S.%f")
+    found = {
+        "01.03.2020 14:30": datetime(2020, 3, 1, 13, 30),
+        " 1.3.2020": datetime(2020, 2, 29, 23),
+        "03/01/20 02:30 PM": datetime(2020, 3, 1, 13, 30),
+        "20200301 14:30:15.25": datetime(2020, 3, 1, 13, 30, 15, 250000),
+        "2020-03-01": None,
+        "31.02.2020 10:00": None,
+        "": None,
+    }
+    column = pl.Series(list(found))
+    assert utc_of(column, "Europe/Berlin", formats=formats) == [*found.values()]
+    zoned = pl.Series(["01.03.2020 14:30 +0200"])
+    assert utc_of(zoned, "Europe/Berlin", formats=("%d.%m.%Y %H:%M %z",)) == [
+        datetime(2020, 3, 1, 12, 30)
+    ]
+    assert utc_of(pl.Series([20200301]), formats=("%Y%m%d",)) == [datetime(2020, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    "form", ["%d.%m.", "%H:%M", "%d.%m.%Y %H", "%Y-%m-%d %Q", "%Y-%m-%d %H:%M %Z", "x"]
+)
+def test_a_format_without_a_whole_date_is_refused(form):
+    with pytest.raises(SettingsError, match="must give day, month and year"):
+        ReadSettings(date_format=(form,))

@@ -27,6 +27,9 @@ CSV = {
     "checkins": "person,time,place,note\n"
     'ann,2020-03-01T08:00,17,"two\nlines"\nbob,2020-03-02,18,\n',
     "cells": "person,time,cell\nann,2020-03-01T08:00Z,17\nbob,1583049600,18\n",
+    "contacts": "person,other,start,end\n"
+    "ann,bob,2020-03-01T08:00,2020-03-01T08:20\nbob,é,1583049600,1583051600\n"
+    '"x, ""y""",ann,2020-03-02 09:30:00+01:00,43892.5\n',
     "results": "person,time,result\nann,2020-03-01,positive\nbob,2020-03-02,NEG\n",
 }
 KINDS = (*CSV, "matrix")
@@ -115,7 +118,7 @@ def settings_for(kind: str, folder: Path, rng: np.random.Generator) -> ImportSet
     places.write_bytes(mutated(TOWERS, rng) if rng.random() < 0.2 else TOWERS)
     areas.write_bytes(mutated(AREA, rng) if rng.random() < 0.4 else AREA)
     rule = str(rng.choice(["auto", "grid", "h3", "polygons", "towers", "given"]))
-    rule = "auto" if kind == "matrix" else rule
+    rule = "auto" if kind in ("matrix", "contacts") else rule
     needed = rule == "towers" or kind in ("cells", "checkins")
     return ImportSettings(
         kind=kind,
@@ -132,7 +135,7 @@ def settings_for(kind: str, folder: Path, rng: np.random.Generator) -> ImportSet
         start="2020-03-01" if rng.random() < 0.2 else None,
         days=int(rng.integers(1, 4)) if rng.random() < 0.3 else None,
         timezone=str(rng.choice(["UTC", "Europe/Berlin", "Asia/Kathmandu"])),
-        fill_gap_hours=float(rng.choice([0, 6])),
+        fill_gap_hours=0 if kind == "contacts" else float(rng.choice([0, 6])),
     )
 
 

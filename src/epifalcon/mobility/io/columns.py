@@ -25,6 +25,9 @@ _LONGEST_VALUE = 60
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 _END = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+_EXCEL_1970, _EXCEL_2100 = 25_569, 73_051
+"""Days since 30 December 1899, as spreadsheets store dates. As seconds since 1970 such
+numbers are within the first day, which is refused, so the two cannot be confused."""
 _UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _ISO = (
     r"^(\d{4}-\d{2}-\d{2})"
@@ -32,7 +35,8 @@ _ISO = (
     r" ?([Zz]|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
 )
 _EXPECTED = (
-    "an ISO 8601 time like 2020-03-01T08:30:00 or seconds or milliseconds since 1970"
+    "an ISO 8601 time like 2020-03-01T08:30:00, seconds or milliseconds since 1970, an "
+    "Excel date like 43891.5, or a format given by date_format"
 )
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null)
 
@@ -106,7 +110,9 @@ class RowFilter:
     ) -> None:
         self.path = path
         self.columns = columns
-        self._settings = read
+        self.settings = read
+        self.offsets: set[float | None] = set()
+        """Smallest and largest offset of times (microseconds); None if one has none."""
         self._ignored = ignored
         self._read = 0
         self._refused: dict[str, int] = {}
@@ -163,7 +169,7 @@ class RowFilter:
     def check_strict(self) -> None:
         """Raise ``DataError`` in strict mode if a row was rejected so far."""
         wrong = [row for row in self._examples if row.reason not in self._ignored]
-        if self._settings.strict and wrong:
+        if self.settings.strict and wrong:
             first = min(wrong, key=lambda example: example.row)
             raise DataError(f"{self.path}: {first}")
 
@@ -177,17 +183,20 @@ class RowFilter:
         found = RowCount(self._read, self._read - refused, counts, examples)
         if self._read == 0:
             raise DataError(f"{self.path}: holds no rows")
+        hint = ""
+        if counts.get("lat out of range", 0) > refused / 2:
+            hint = f"; if lat and lon are swapped: columns {swapped(self.columns)}"
         if found.accepted == 0:
             raise DataError(
-                f"{self.path}: all {refused} rows were refused: {_summary(found)}"
+                f"{self.path}: all {refused} rows were refused: {_summary(found)}{hint}"
             )
         ignored = sum(self._refused.get(reason, 0) for reason in self._ignored)
         wrong, considered = refused - ignored, self._read - ignored
-        share = self._settings.max_refused_share
+        share = self.settings.max_refused_share
         if wrong > share * considered:
             raise DataError(
                 f"{self.path}: {wrong} of {considered} rows were refused, more "
-                f"than max_refused_share={share:g} allows: {_summary(found)}"
+                f"than max_refused_share={share:g} allows: {_summary(found)}{hint}"
             )
         return found
 
@@ -197,6 +206,11 @@ def show(value: object) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     text = "nothing" if value is None else text
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def swapped(columns: Mapping[str, str]) -> str:
+    """Return the setting that exchanges the columns of latitude and longitude."""
+    return f"lat={columns['lon']},lon={columns['lat']}"
 
 
 def _summary(count: RowCount) -> str:
@@ -239,15 +253,16 @@ def keep_numbers(
 ) -> pl.DataFrame:
     """Parse a column into ``{name}_value``; drop rows outside [-limit, limit]."""
     kind = _require_type(rows, frame, name, "numbers")
-    column = pl.col(name)
+    column, missing = frame[name], pl.col(name).is_null()
     if isinstance(kind, _TEXT):
-        column = column.cast(pl.String).str.strip_chars().replace("", None)
-    value = column.cast(pl.Float64, strict=False)
+        column = column.cast(pl.String).str.strip_chars()
+        missing |= pl.col(name).cast(pl.String).str.strip_chars() == ""
+    value = pl.col(f"{name}_value")
     expected = f"a number from {-limit:g} to {limit:g}"
     wrong = ~value.is_finite().fill_null(False)
     return rows.keep(
-        frame.with_columns(value.alias(f"{name}_value")),
-        Rule(f"missing {name}", name, expected, column.is_null()),
+        frame.with_columns(_to_number(column).alias(f"{name}_value")),
+        Rule(f"missing {name}", name, expected, missing),
         Rule(f"{name} is not a number", name, expected, wrong),
         Rule(f"{name} out of range", name, expected, value.abs() > limit),
     )
@@ -262,8 +277,9 @@ def keep_times(
     ``zone``; the others mark wall-clock times that occur twice or do not exist.
     """
     kind = _require_type(rows, frame, name, "times", times=True)
-    value, zoned = _micros(frame[name], unit)
-    frame = frame.with_columns(value=value, zoned=zoned)
+    formats = rows.settings.date_format
+    frame = frame.with_columns(_moments(frame[name], unit, formats))
+    expected = " or ".join(map(_format_example, formats)) or _EXPECTED
     empty = pl.col(name).is_null()
     if kind == pl.String:
         empty |= pl.col(name).str.strip_chars() == ""
@@ -272,11 +288,15 @@ def keep_times(
     late = "a time between 1970 and 2100"
     frame = rows.keep(
         frame,
-        Rule(f"missing {name}", name, _EXPECTED, empty),
-        Rule(f"{name} is not readable", name, _EXPECTED, pl.col("value").is_null()),
+        Rule(f"missing {name}", name, expected, empty),
+        Rule(f"{name} is not readable", name, expected, pl.col("value").is_null()),
         Rule(f"{name} out of range", name, late, outside),
     )
-    found = localise(frame["value"].cast(pl.Int64), frame["zoned"], zone)
+    offset = frame["offset"]
+    zoned = offset.is_not_null()
+    rows.offsets |= {offset.min(), offset.max()}  # type: ignore[arg-type]
+    rows.offsets |= {None} if offset.null_count() else set()
+    found = localise(frame["value"].cast(pl.Int64), zoned, zone)
     return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
 
 
@@ -330,33 +350,74 @@ def _require_type(
     return kind
 
 
-def _micros(column: pl.Series, unit: EpochUnit) -> tuple[pl.Series, pl.Series]:
-    """Return microseconds (null if unreadable) and a mask of times with an offset."""
+def _to_number(column: pl.Series) -> pl.Series:
+    """Convert to floats; text may have a decimal comma. Null if not a number."""
+    number = column.cast(pl.Float64, strict=False)
+    if column.dtype == pl.String and column.str.contains(",", literal=True).any():
+        point = column.str.replace(",", ".", literal=True)
+        number = number.fill_null(point.cast(pl.Float64, strict=False))
+    return number
+
+
+def _moments(
+    column: pl.Series, unit: EpochUnit, formats: tuple[str, ...]
+) -> pl.DataFrame:
+    """Parse times: ``value`` (microseconds or null), ``offset`` (null if local)."""
     kind = column.dtype
-    zoned = pl.Series([True]).new_from_index(0, len(column))
     if isinstance(kind, pl.Datetime):
         # Below 2^53 microseconds, until the year 2255, floats are exact.
         number = column.to_physical().cast(pl.Float64) * _UNIT[kind.time_unit]
-        return number.floor(), zoned if kind.time_zone else ~zoned
+        return _with_offset(number.floor(), 0.0 if kind.time_zone else None)
     if kind == pl.Date:
-        return column.to_physical().cast(pl.Float64) * DAY, ~zoned
+        return _with_offset(column.to_physical().cast(pl.Float64) * DAY, None)
+    if formats and not kind.is_float():
+        return _from_formats(column.cast(pl.String).str.strip_chars(), formats)
     if kind.is_numeric():
-        return _from_epoch(column.cast(pl.Float64, strict=False), unit), zoned
+        return _from_number(column.cast(pl.Float64, strict=False), unit)
     text = column.cast(pl.String).str.strip_chars()
-    number = text.cast(pl.Float64, strict=False)
-    value = _from_epoch(number, unit)
+    number = _to_number(text)
     rest = number.is_null()
     if not rest.any():
-        return value, zoned
+        return _from_number(number, unit)
     frame = _from_iso(text.set(~rest, None))
-    return frame["value"].zip_with(rest, value), frame["zoned"] | ~rest
+    if rest.all():
+        return frame
+    numbers = _from_number(number, unit)
+    return frame.select(part.zip_with(rest, numbers[part.name]) for part in frame)
 
 
-def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
+def _with_offset(value: pl.Series, offset: float | None) -> pl.DataFrame:
+    constant = pl.lit(offset, dtype=pl.Float64)
+    return value.alias("value").to_frame().with_columns(offset=constant)
+
+
+def _from_formats(text: pl.Series, formats: tuple[str, ...]) -> pl.DataFrame:
+    """Parse times by the first format that fits, as :func:`_moments`."""
+    parts = []
+    for form in formats:
+        # Here %f counts nanoseconds, and %.f is a fraction.
+        chosen = form.replace(".%f", "%.f")
+        moment = text.str.to_datetime(chosen, time_unit="us", strict=False)
+        value = moment.to_physical().cast(pl.Float64)
+        parts.append(_with_offset(value, 0.0 if "%z" in form else None))
+    found = parts[0]
+    for part in parts[1:]:
+        known = found["value"].is_not_null()
+        found = found.select(one.zip_with(known, part[one.name]) for one in found)
+    return found
+
+
+def _format_example(form: str) -> str:
+    example = datetime(2020, 3, 1, 14, 30, tzinfo=UTC).strftime(form)
+    return f"a time like {example} ({form})"
+
+
+def _from_number(number: pl.Series, unit: EpochUnit) -> pl.DataFrame:
+    """Convert epochs and Excel dates, which are local times; null for others."""
     value = pl.col("number")
     size = value.abs()
     scale = pl.lit(_UNIT.get(unit))
-    like_a_date = pl.lit(False)
+    like_a_date = excel = pl.lit(False)
     if unit == "auto":
         scale = pl.when(size < 1e11).then(1e6).when(size < 1e14).then(1e3)
         scale = scale.when(size < 1e17).then(1.0).otherwise(1e-3)
@@ -368,13 +429,17 @@ def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
             & month.is_between(1, 12)
             & day.is_between(1, 31)
         )
+        excel = value.is_between(_EXCEL_1970, _EXCEL_2100, closed="left")
     good = value.is_finite() & ~like_a_date
-    made = pl.when(good).then((value * scale).round(0))
-    return pl.DataFrame({"number": number}).select(made.alias("value"))["value"]
+    # To the second: five decimals of a day are a second.
+    dated = ((value - _EXCEL_1970) * 86_400).round(0) * SECOND
+    made = pl.when(excel).then(dated).when(good).then((value * scale).round(0))
+    offset = pl.when(~excel).then(0.0)
+    return pl.DataFrame({"number": number}).select(value=made, offset=offset)
 
 
 def _from_iso(text: pl.Series) -> pl.DataFrame:
-    """Parse ISO 8601 times into columns ``value`` (microseconds or null), ``zoned``."""
+    """Parse ISO 8601 times, as :func:`_moments`."""
     groups = pl.col("text").str.extract_groups(_ISO).struct.unnest()
     parts = pl.DataFrame({"text": text}).select(groups)
     clock = (pl.col(name).cast(pl.Float64) for name in ("2", "3", "4"))
@@ -391,4 +456,6 @@ def _from_iso(text: pl.Series) -> pl.DataFrame:
     good = (minute < 60) & (second < 60) & (in_day <= DAY) & (ahead <= 18) & (past < 60)
     day = pl.col("1").str.to_date("%Y-%m-%d", strict=False).to_physical()
     value = pl.when(good).then(day.cast(pl.Float64) * DAY + in_day - offset)
-    return parts.select(value=value, zoned=pl.col("6").is_not_null())
+    return parts.select(
+        value=value, offset=pl.when(pl.col("6").is_not_null()).then(offset)
+    )

@@ -54,6 +54,10 @@ class RegionRule(ABC):
     """Rule that rejects rows without a region (null key)."""
     unvisited: int = 0
     """Number of regions if unvisited ones are wanted too; their keys count from 0."""
+    cells: str = "as named in the data"
+    """Description of the regions."""
+    larger: str = "check that the regions are places, or use --regions grid"
+    """How to get larger regions."""
 
     @abstractmethod
     def keys(self, frame: pl.DataFrame) -> pl.Series:
@@ -168,6 +172,8 @@ class GridRegions(RegionRule):
     def __init__(self, cell_km: float) -> None:
         self._rows = max(1, round(np.pi * EARTH_RADIUS_KM / cell_km))
         self._cell_km = cell_km
+        self.cells = f"grid cells of {cell_km:g} km"
+        self.larger = f"choose a larger --cell-km than {cell_km:g}"
 
     def keys(self, frame: pl.DataFrame) -> pl.Series:
         lon, lat = _points(frame).T
@@ -202,6 +208,9 @@ class H3Regions(RegionRule):
 
     def __init__(self, resolution: int) -> None:
         self._resolution = resolution
+        side_km = 1281.256 / 7 ** (resolution / 2)
+        self.cells = f"H3 cells with sides of {side_km:.2g} km"
+        self.larger = f"choose a smaller --h3-resolution than {resolution}"
         self._h3 = extra_module("h3ronpy.vector", "geo", "regions='h3'")
         self._shapely = extra_module("shapely", "geo", "regions='h3'")
 
@@ -223,6 +232,9 @@ class H3Regions(RegionRule):
 
 class PolygonRegions(RegionRule):
     """Areas of a GeoJSON file; where they overlap, the first in the file is used."""
+
+    cells = "polygons of a file"
+    larger = "choose larger polygons"
 
     def __init__(self, path: Path, name_from: str | None, keep_unvisited: bool) -> None:
         self._shapely = extra_module("shapely", "geo", "regions='polygons'")
@@ -256,6 +268,9 @@ class TowerRegions(RegionRule):
 
     Towers at one location are merged.
     """
+
+    cells = "areas nearest to a tower"
+    larger = "choose fewer towers"
 
     def __init__(self, towers: LocationTable, max_km: float, unvisited: bool) -> None:
         table = towers.table.unique(["lon", "lat"], keep="first", maintain_order=True)

@@ -1,6 +1,7 @@
 """Settings of the import of visits and tests."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Literal
 
@@ -8,7 +9,7 @@ from epifalcon.checks import Checked, Count, NonNegative, Share, at_least, withi
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 
-Kind = Literal["pings", "stays", "checkins", "cells", "matrix"]
+Kind = Literal["pings", "stays", "checkins", "cells", "matrix", "contacts"]
 RegionRule = Literal["auto", "given", "grid", "h3", "polygons", "towers"]
 EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
 
@@ -23,6 +24,9 @@ class ReadSettings(Checked):
     """Delimiter of a CSV file; ``auto`` detects it from the header."""
     epoch_unit: EpochUnit = "auto"
     """Unit of times given as numbers; ``auto`` detects it from their size."""
+    date_format: tuple[str, ...] = ()
+    """Formats of times as in ``strptime``, e.g. ``%d.%m.%Y %H:%M``; the first that fits
+    is used. If empty: ISO 8601, seconds since 1970 and Excel dates."""
     max_refused_share: Share = 0.5
     """Maximum share of rejected rows; more is an error."""
     strict: bool = False
@@ -35,12 +39,30 @@ class ReadSettings(Checked):
             raise SettingsError(
                 f"delimiter={self.delimiter!r} must be 'auto' or one ASCII character"
             )
+        for form in self.date_format:
+            _check_format(form)
         for entry in self.columns:
             ours, _, theirs = entry.partition("=")
             if not ours.strip() or not theirs.strip():
                 raise SettingsError(
                     f"columns={entry!r} must look like person=user_id,time=ts"
                 )
+
+
+def _check_format(form: str) -> None:
+    """Raise ``SettingsError`` unless the format has a date, and hours with minutes."""
+    moment = datetime(2020, 3, 14, 15, 9, 26, tzinfo=UTC)
+    try:
+        found = datetime.strptime(moment.strftime(form), form).replace(tzinfo=UTC)
+        exact = [moment.replace(hour=0, minute=0, second=0), moment.replace(second=0)]
+        good = found in (*exact, moment) and "%Z" not in form
+    except ValueError:
+        good = False
+    if not good:
+        raise SettingsError(
+            f"date_format={form!r} must give day, month and year, and hours only with "
+            "minutes, as in '%d.%m.%Y %H:%M' or '%m/%d/%y %I:%M %p'; offsets are %z"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +110,8 @@ class ImportSettings(Checked):
                 f"regions={rule!r} cannot be used with a matrix, which holds region "
                 "ids: omit it or choose 'given'"
             )
+        if self.kind == "contacts":
+            self._check_contacts()
         if slot % column:
             raise SettingsError(
                 f"slot_hours={self.slot_hours} must be a multiple of "
@@ -109,6 +133,18 @@ class ImportSettings(Checked):
         if pings and rule != "towers" and self.places is not None:
             raise SettingsError(
                 f"places={self.places!r} has no effect on pings unless regions='towers'"
+            )
+
+    def _check_contacts(self) -> None:
+        if self.regions != "auto" or self.places is not None:
+            raise SettingsError(
+                "regions and places cannot be used with contacts: a region is a group "
+                "of people in contact"
+            )
+        if self.fill_gap_hours:
+            raise SettingsError(
+                f"fill_gap_hours={self.fill_gap_hours:g} cannot be used with contacts: "
+                "in a gap there was no contact"
             )
 
     def clock(self, days: int, start: str | None = None) -> Clock:

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import difflib
 import gzip
+import re
 import subprocess
 import sys
 import zlib
@@ -34,20 +35,54 @@ _PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_PLACE = "table place"
 """Internal name of the place column of a table, also called cell or tower."""
 _USUAL = {
-    "person": ("person_id", "user", "user_id", "userid", "uid", "device", "device_id"),
-    "time": ("timestamp", "datetime", "date_time", "ts", "date"),
-    "start": ("start_time", "started_at", "begin", "arrival", "start_date"),
-    "end": ("end_time", "ended_at", "finish", "departure", "end_date"),
+    "person": (
+        "person_id", "user", "user_id", "userid", "uid", "device", "device_id",
+        "deviceid", "participant", "participant_id", "patient", "patient_id",
+        "subject", "subject_id", "pid", "agent", "agent_id", "person1", "person_1",
+        "user1", "user_1", "id1", "device1",
+    ),
+    "other": (
+        "other_id", "other_person", "contact", "contact_id", "peer", "peer_id",
+        "person2", "person_2", "user2", "user_2", "id2", "device2",
+    ),
+    "duration": ("duration_min", "duration_minutes", "minutes"),
+    "time": (
+        "timestamp", "datetime", "date_time", "ts", "date", "time_stamp",
+        "utc_timestamp", "utctimestamp", "event_time", "recorded_at", "tracked_at",
+        "checkin_time", "check_in_time", "sample_date", "test_date", "tested_at",
+    ),
+    "start": (
+        "start_time", "started_at", "begin", "arrival", "start_date", "starttime",
+        "start_datetime", "start_timestamp", "begin_time", "arrival_time",
+        "arrived_at", "check_in", "checkin", "entry_time", "entered_at",
+    ),
+    "end": (
+        "end_time", "ended_at", "finish", "departure", "end_date", "endtime",
+        "end_datetime", "end_timestamp", "finished_at", "departure_time", "left_at",
+        "check_out", "checkout", "exit_time", "exited_at",
+    ),
     "day": ("date", "day_number"),
     "hour": ("hour_of_day",),
     "region": ("region_id", "place", "place_id", "area", "area_id"),
-    "lat": ("latitude",),
-    "lon": ("lng", "long", "longitude"),
-    "place": ("place_id", "poi", "poi_id", "venue", "venue_id", "region", "region_id"),
-    "cell": ("cell_id", "cellid", "tower", "tower_id", "antenna", "antenna_id"),
+    "lat": ("latitude", "lat_deg", "gps_lat", "gps_latitude", "location_lat"),
+    "lon": (
+        "lng", "long", "longitude", "lon_deg", "gps_lon", "gps_lng", "gps_longitude",
+        "location_lon", "location_long", "location_lng",
+    ),
+    "place": (
+        "place_id", "poi", "poi_id", "venue", "venue_id", "region", "region_id",
+        "venueid", "placeid", "location", "location_id", "site", "site_id", "room",
+        "room_id",
+    ),
+    "cell": (
+        "cell_id", "cellid", "tower", "tower_id", "antenna", "antenna_id", "cgi",
+        "ecgi", "bts", "bts_id",
+    ),
     "kind": ("test_kind", "test_type"),
-    "result": ("test_result", "outcome", "test"),
-}
+    "result": (
+        "test_result", "outcome", "test", "testresult", "pcr_result", "lab_result"
+    ),
+}  # fmt: skip
 _USUAL[TABLE_PLACE] = (
     "place", *_USUAL["place"], "cell", *_USUAL["cell"], "id", "name"
 )  # fmt: skip
@@ -308,7 +343,8 @@ def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str 
     """Find the column of the file for internal name ``ours``; None if there is none.
 
     A column chosen by name must exist. Otherwise the column with the internal name is
-    used, or else the only column with a common synonym, ignoring case.
+    used, or else the only column with a common synonym; case is ignored, and spaces
+    and hyphens count as underscores.
     """
     names = table.names
     if ours in chosen and chosen[ours] not in names:
@@ -320,7 +356,9 @@ def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str 
                 f"{table.path}: row 1: column {exact!r} appears more than once"
             )
         return exact
-    found = [name for name in names if name.strip().lower() in {ours, *_USUAL[ours]}]
+    usual = {ours, *_USUAL[ours]}
+    plain = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in names]
+    found = [name for name, one in zip(names, plain, strict=True) if one in usual]
     if len(found) > 1:
         both = " and ".join(repr(name) for name in found)
         raise DataError(

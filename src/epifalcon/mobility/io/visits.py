@@ -1,4 +1,4 @@
-"""Import visits: convert pings, stays, check-ins, cell events and matrices to traces.
+"""Import visits: convert pings, stays, check-ins, cell events, matrices and contacts.
 
 Also reads visits of a known city (person, day, hour, region), where days are numbers
 from 1 or dates.
@@ -7,6 +7,7 @@ from 1 or dates.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cached_property
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,18 @@ from epifalcon.mobility.io.columns import (
     localise,
     natural_order,
     show,
+)
+from epifalcon.mobility.io.contacts import (
+    ContactRegions,
+    find_groups,
+    number_groups,
+    share_represented,
+)
+from epifalcon.mobility.io.plausibility import (
+    NIGHT_HOURS,
+    Extent,
+    find_warnings,
+    share_if_filled,
 )
 from epifalcon.mobility.io.regions import (
     GivenRegions,
@@ -69,6 +82,7 @@ _COLUMNS = {
     "stays": ("person", "start", "end", "place", "lat", "lon"),
     "checkins": ("person", "time", "place", "lat", "lon"),
     "cells": ("person", "time", "cell"),
+    "contacts": ("person", "other", "start", "end", "duration"),
 }
 
 
@@ -86,6 +100,17 @@ class Imported:
     """Number of accepted rows whose wall-clock time occurs twice (clocks set back)."""
     nonexistent_times: int = 0
     """Number of accepted rows whose wall-clock time does not exist (set forward)."""
+    cells: str = ""
+    """Description of the regions, e.g. ``grid cells of 1 km``."""
+    share_if_filled: float | None = None
+    """Share observed if the gaps of a night were filled; None for contacts."""
+    warnings: tuple[str, ...] = ()
+    """Probable mistakes in the data, each with its remedy."""
+
+    @cached_property
+    def extent(self) -> Extent | None:
+        """Bounding box of the regions; None without coordinates."""
+        return Extent.of(self.traces.regions)
 
     def as_plain(self) -> dict[str, Any]:
         """Return the counts for JSON: rows, people, regions, slots, share observed."""
@@ -96,6 +121,10 @@ class Imported:
             "regions": len(traces.regions),
             "slots": traces.slots,
             "share_observed": traces.observed_share,
+            "share_if_filled": self.share_if_filled,
+            "cells": self.cells,
+            "extent": self.extent.as_plain() if self.extent else None,
+            "warnings": list(self.warnings),
             "start": traces.clock.start,
             "days": traces.clock.days,
             "slot_hours": traces.clock.slot_hours,
@@ -114,7 +143,7 @@ def import_visits(
 
     Bad rows are rejected and counted by reason; other problems raise ``DataError``.
     People and regions are numbered in the order of their names. Each (person, slot)
-    gets the region of most time (stays) or most rows (all other kinds); ties
+    gets the region of most time (stays, contacts) or most rows (all other kinds); ties
     go to the region seen first in that slot.
     """
     if settings.kind == "matrix":
@@ -132,19 +161,44 @@ def import_visits(
     seen = reading.run(progress)
     rows = reading.rows.finish()
     clock = _clock(path, settings, seen["slot"])
-    seen, names = _number_people(seen)
+    contacts, represented = settings.kind == "contacts", 1.0
+    pieces = seen
+    seen, names = _number_people(find_groups(seen) if contacts else seen)
     _require_room(path, len(names), clock)
-    keys = reading.regions.in_order(seen["region"].unique())
-    regions = reading.regions.regions(keys)
-    ids = keys.to_frame("region").with_row_index("id")
-    seen = seen.join(ids, on="region").select(
-        "person", "weight", "first", region="id", slot=pl.col("slot") - clock.epoch_slot
-    )
-    by_slot = dominant(seen, clock.slots, len(names))
-    fill_gaps(by_slot, _gap_slots(settings))
-    traces = Traces(by_slot, clock, regions, names)
+    seen = seen.with_columns(slot=pl.col("slot") - clock.epoch_slot)
+    if contacts:
+        by_slot = dominant(seen, clock.slots, len(names))
+        keys = number_groups(by_slot)
+        represented = share_represented(pieces, by_slot, names, clock.epoch_slot)
+    else:
+        keys = reading.regions.in_order(seen["region"].unique())
+        ids = keys.to_frame("region").with_row_index("id")
+        seen = seen.join(ids, on="region").drop("region").rename({"id": "region"})
+        by_slot = dominant(seen, clock.slots, len(names))
+        fill_gaps(by_slot, _gap_slots(settings))
+    traces = Traces(by_slot, clock, reading.regions.regions(keys), names)
     listed = places.rows if places else None
-    return Imported(traces, rows, listed, wanted, reading.twice, reading.never)
+    warnings = find_warnings(
+        traces,
+        rows,
+        columns=wanted,
+        small_regions=reading.regions.larger,
+        offsets=reading.rows.offsets,
+        overlaps=reading.overlaps,
+        overlap_row=reading.overlap_row,
+        represented=represented,
+    )
+    return Imported(
+        traces,
+        rows,
+        listed,
+        wanted,
+        ambiguous_times=reading.twice,
+        nonexistent_times=reading.never,
+        cells=reading.regions.cells,
+        share_if_filled=None if contacts else share_if_filled(traces, NIGHT_HOURS),
+        warnings=warnings,
+    )
 
 
 class _Reading:
@@ -159,11 +213,15 @@ class _Reading:
         ignored: tuple[str, ...],
     ) -> None:
         self.rows = RowFilter(table.path, wanted, settings.read, ignored)
+        self._people = pl.Categorical(pl.Categories.random())
         self.regions = _region_rule(settings, wanted, places)
+        if settings.kind == "contacts":
+            self.regions = ContactRegions(self._people)
         self.twice = self.never = 0
+        self.overlaps = 0
+        self.overlap_row: int | None = None
         self._table, self._settings, self._places = table, settings, places
         self._wanted = wanted
-        self._people = pl.Categorical(pl.Categories.random())
         self._slot_us = settings.clock(1).slot_minutes * 60_000_000
         self._seen: list[pl.DataFrame] = []
 
@@ -190,8 +248,13 @@ class _Reading:
 
     def _merge(self) -> None:
         """Aggregate the rows read so far, to limit memory; raise if too many remain."""
-        groups = pl.concat(self._seen).lazy().group_by("person", "slot", "region")
-        total = groups.agg(pl.sum("weight"), pl.min("first"))
+        seen = pl.concat(self._seen).lazy()
+        if self._settings.kind == "contacts":
+            # Which contacts overlap is known only at the end.
+            total = seen.unique()
+        else:
+            groups = seen.group_by("person", "slot", "region")
+            total = groups.agg(pl.sum("weight"), pl.min("first"))
         self._seen = [total.collect(engine="streaming")]
         if len(self._seen[0]) > MAX_RECORDS:
             raise DataError(
@@ -207,22 +270,33 @@ class _Reading:
         for name in moments:
             unit = settings.read.epoch_unit
             frame = keep_times(rows, frame, name, settings.timezone, unit)
-        is_stay = len(moments) == 2
-        if is_stay:
+        has_length = "start" in moments
+        if has_length:
+            last = "end"
+            if "end" not in moments:
+                last = "duration"
+                frame = keep_numbers(rows, frame, last, MAX_SPAN_DAYS * 1440)
+                spent = (pl.col("duration_value") * 60_000_000).round(0)
+                frame = frame.with_columns(
+                    end_utc=pl.col("start_utc") + spent.cast(pl.Int64)
+                )
             spent = pl.col("end_utc") - pl.col("start_utc")
             late = f"an end within {MAX_SPAN_DAYS} days of the start"
             frame = rows.keep(
                 frame,
-                Rule("end before start", "end", "an end after the start", spent < 0),
-                Rule("stay too long", "end", late, spent > MAX_SPAN_DAYS * DAY),
+                Rule("end before start", last, "an end after the start", spent < 0),
+                Rule("stay too long", last, late, spent > MAX_SPAN_DAYS * DAY),
             )
         frame = self._place(frame)
+        frame = frame.with_columns(who=pl.col("person_text").cast(self._people))
+        if settings.kind == "stays":
+            self._find_overlaps(frame)
         low, high = -(2**31), 2**31 - 1
         if settings.start is not None:
             clock = settings.clock(settings.days or 1)
             low = clock.epoch_slot
             high = low + clock.slots - 1 if settings.days else high
-        if is_stay:
+        if has_length:
             frame, parts = self._cut(frame, low, high)
         else:
             slot = pl.col("time_local") // self._slot_us
@@ -234,7 +308,7 @@ class _Reading:
             self.never += int(frame[f"{name}_never"].sum())
         return [
             part.select(
-                pl.col("person_text").cast(self._people).alias("person"),
+                pl.col("who").alias("person"),
                 pl.col("slot").cast(pl.Int32),
                 "region",
                 pl.col("weight").cast(pl.Int64),
@@ -244,10 +318,26 @@ class _Reading:
             if len(part)
         ]
 
+    def _find_overlaps(self, frame: pl.DataFrame) -> None:
+        """Count stays that begin before the one before them ends, in one batch."""
+        stays = frame.select(pl.col("who").to_physical(), "start_utc", "end_utc", "row")
+        stays = stays.sort("who", "start_utc")
+        again = pl.col("who") == pl.col("who").shift()
+        again &= pl.col("start_utc") < pl.col("end_utc").shift()
+        found = stays.filter(again)["row"]
+        self.overlaps += len(found)
+        if self.overlap_row is None and len(found):
+            self.overlap_row = int(found.min())  # type: ignore[arg-type]
+
     def _place(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Add ``region``, the key of each row's region; drop rows without one."""
         rows, places = self.rows, self._places
-        if "lat" in self._wanted:
+        if "other" in self._wanted:
+            frame = keep_ids(rows, frame, "other")
+            oneself = pl.col("other_text") == pl.col("person_text")
+            rule = Rule("contact with oneself", "other", "another person", oneself)
+            frame = rows.keep(frame, rule)
+        elif "lat" in self._wanted:
             frame = keep_numbers(rows, frame, "lat", 90)
             frame = keep_numbers(rows, frame, "lon", 180)
         else:
@@ -288,7 +378,7 @@ class _Reading:
         piece = np.searchsorted(edge, start, side="right") - 1
         past = np.maximum(np.searchsorted(edge, end, side="left"), piece + 1)
         group = np.cumsum(past - piece) // _MAX_PIECES
-        stays = frame.select("person_text", "region", "start_utc", "end_utc")
+        stays = frame.select("who", "region", "start_utc", "end_utc")
         stays = stays.with_row_index("stay").with_columns(group=group)
         stays = stays.with_columns(piece=piece, past=past)
         begin, spent = pl.max_horizontal("start_utc", "utc"), pl.col("end_utc")
@@ -379,6 +469,10 @@ def _wanted(
     """Return the columns to read, by internal name; cells are read as places."""
     kind, rule = settings.kind, settings.regions
     chosen = renamed(settings.read.columns, _COLUMNS[kind])
+    if kind == "contacts":
+        ends = find_column(table, "end", chosen) is not None
+        names = ("person", "other", "start", "end" if ends else "duration")
+        return {ours: need_column(table, ours, chosen) for ours in names}
     moments = ("start", "end") if kind == "stays" else ("time",)
     wanted = {ours: need_column(table, ours, chosen) for ours in ("person", *moments)}
     place = None
@@ -551,7 +645,13 @@ def read_matrix(
     people = tuple(str(row) for row in np.flatnonzero(accepted).tolist())
     fill_gaps(by_slot, _gap_slots(settings))
     traces = Traces(by_slot, clock, given.regions(ordered), people)
-    return Imported(traces, count, places.rows if places else None)
+    return Imported(
+        traces,
+        count,
+        places.rows if places else None,
+        cells=given.cells,
+        share_if_filled=share_if_filled(traces, NIGHT_HOURS),
+    )
 
 
 def _open_matrix(path: Path) -> NDArray[Any]:
