@@ -101,6 +101,7 @@ class Outcome:
     scores: Scores
     evaluation: Evaluation | None = None
     """On hidden people; None if nobody is hidden."""
+    simulated_on_real_people: bool = False
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -130,6 +131,8 @@ class Outcome:
             marks.append("ALL CASES")
         if self.diagnostics.get("selected_on") == "test":
             marks.append("selected on test people")
+        if self.simulated_on_real_people:
+            marks.append("SIMULATED on real people")
         if self.insecure_seed:
             marks.append("NOT PRIVATE: fixed seed")
         return f"{title} ({', '.join(marks)})" if marks else title
@@ -190,7 +193,9 @@ def run_method(inputs: RunInputs, method: str, options: TrainingOptions) -> Outc
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
     with threads(inputs.threads or torch.get_num_threads()):
-        outcome = Outcome(method, _fit(inputs, method, folder, options))
+        scores = _fit(inputs, method, folder, options)
+        mark = inputs.simulated_on_real_people
+        outcome = Outcome(method, scores, simulated_on_real_people=mark)
     return replace(outcome, evaluation=Evaluation.of(inputs, outcome))
 
 

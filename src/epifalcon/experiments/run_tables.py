@@ -59,6 +59,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
         "seconds_per_round": None,
         **first,
         "insecure_seed": any(item.insecure_seed for item in outcomes),
+        "simulated_on_real_people": inputs.simulated_on_real_people,
         "metrics": metrics,
         "prevalence": None if metrics is None else metrics["prevalence"],
         "epsilon": first.get("epsilon", dict.fromkeys(UNITS)),
@@ -231,8 +232,11 @@ def top_count(people: int) -> int:
     return min(people, 100 if people >= 500 else 10)
 
 
-def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
-    """Return sentences on the run's own method, the first, and on the others."""
+def findings(evaluations: Sequence[Evaluation], preset: str | None) -> list[str]:
+    """Return sentences on the run's own method, the first, and on the others.
+
+    ``preset`` is None for a city that no preset describes.
+    """
     if not evaluations:
         return []
     own = evaluations[0]
@@ -296,7 +300,7 @@ def who_is_found(evaluations: Sequence[Evaluation]) -> Table:
     return Table("Infected people found", columns, rows)
 
 
-def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
+def _best(evaluations: Sequence[Evaluation], preset: str | None) -> str:
     methods = [one for one in evaluations if not entry(one.method).is_ceiling]
     if len(methods) < 2:
         return "No other method was run: add `--beside hgnn --beside hbp`."
@@ -306,12 +310,16 @@ def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
     chance = ""
     if gap.low is not None:
         chance = ", which can be chance" if gap.low <= 0 else ", larger than chance"
+    found = (
+        f"{_name(best)} has the highest AUC here; the difference to {_name(other)} is "
+        f"{_difference(best, other)}{chance}. This is one outbreak"
+    )
+    if preset is None:
+        return f"{found}; repeat the run with other seeds."
     listed = ",".join(one.method for one in evaluations)
     return (
-        f"{_name(best)} has the highest AUC here; the difference to {_name(other)} is "
-        f"{_difference(best, other)}{chance}. This is one outbreak; to run five: "
-        f"`epifalcon compare --preset {preset} --methods {listed} --seeds 5 --out "
-        "table`."
+        f"{found}; to run five: `epifalcon compare --preset {preset} --methods "
+        f"{listed} --seeds 5 --out table`."
     )
 
 

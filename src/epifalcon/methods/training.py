@@ -210,9 +210,10 @@ def train(
                             STEP_LIMIT: steps,
                             "validation_log_loss": loss,
                         }
+                stopped = best.since >= settings.patience
                 checkpointer.progress(
                     f"{checkpointer.name}: {unit}",
-                    steps * number + best.step,
+                    steps * number + (steps if stopped else best.step),
                     steps * len(learning_rates),
                     f"validation log loss {best.loss:.4f}",
                 )
