@@ -163,6 +163,8 @@ def run(
     for method, why in finished_run.values.get("failed", {}).items():
         console.note(f"{method} has no result: {why}")
     console.tables(finished_run.tables)
+    for note in finished_run.notes:
+        console.note(note)
     console.say(f"Report: {out / 'report.html'}")
     if private is not None:
         console.say(

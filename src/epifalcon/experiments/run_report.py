@@ -55,6 +55,8 @@ class RunSummary:
     """Fewer than the report has."""
     shareable: dict[str, Any] | None = None
     """Values of a private run that may be shared, without exact ones."""
+    notes: Sequence[str] = ()
+    """Warnings about the results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ def write_results(
             (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
         summary |= outcomes[0].spent or {}
-        return RunSummary(summary, _terminal_tables(outcomes))
+        return _run_summary(summary, outcomes)
     with store.writing(inputs.folder):
         statistics = measure(inputs.prepared.traces, progress)
         summary = run_tables.run_summary(inputs, outcomes)
@@ -138,7 +140,12 @@ def write_results(
         store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
         run_folder.finish(inputs)
         progress("report", 2, 2)
-    return RunSummary(summary, _terminal_tables(outcomes))
+    return _run_summary(summary, outcomes)
+
+
+def _run_summary(values: dict[str, Any], outcomes: Sequence[Outcome]) -> RunSummary:
+    tables, notes = _terminal_tables(outcomes), run_tables.doubts(outcomes)
+    return RunSummary(values, tables, notes=notes)
 
 
 def write_summary(
@@ -275,6 +282,7 @@ def _write_tables(folder: Path, results: RunResults) -> None:
     write("methods", columns, cells)
     statistics = results.summary["statistics"]
     for name, table in {
+        "tested-people": run_tables.accuracy_table(results.outcomes),
         "in-plain-words": run_tables.who_is_found(results.evaluations),
         "privacy": run_tables.privacy_table(results.outcomes),
         "forecast": run_tables.forecast_table(results.outcomes),
@@ -287,6 +295,7 @@ def _write_tables(folder: Path, results: RunResults) -> None:
 def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return [
         run_tables.methods_table(outcomes, TERMINAL_METRICS),
+        run_tables.accuracy_table(outcomes),
         run_tables.privacy_table(outcomes),
         run_tables.forecast_table(outcomes),
     ]
@@ -304,7 +313,14 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
         share = summary["outbreak"]["infected_share"][0]
         cards.append((f"{share:.1%}", "infected by the end"))
     area = "AUC (area under the ROC curve)"
-    auc, who = summary.get("validation_auc"), f"{area} on validation people"
+    auc, who = None, area
+    if (tested := results.outcomes[0].tested) is not None:
+        auc, who = tested.auc.estimate, f"{area} on tested people, out-of-fold"
+        if tested.selected:
+            who = f"{area}, chosen on {tested.people:,} people, {tested.positives:,} "
+            who += "of them positive"
+    elif summary["metrics"] is None:
+        auc, who = summary.get("validation_auc"), f"{area} on validation people"
     if summary["metrics"] is not None:
         auc, who = summary["metrics"]["auc"], f"{area} on hidden people"
         if summary.get("selected_on") == "test":
@@ -418,8 +434,15 @@ def _results(results: RunResults) -> list[Part]:
     sentences = [*run_tables.findings(evaluations, preset)]
     sentences += _diagnostics(results)
     if not evaluations:
-        parts += [_not_evaluated(results), table]
-        return [*parts, *([Text(sentences, "findings")] if sentences else [])]
+        if warnings := run_tables.doubts(results.outcomes):
+            parts.append(Text(warnings, "note"))
+        tested = run_tables.accuracy_table(results.outcomes)
+        parts += [_not_evaluated(results), *([tested] if tested.rows else []), table]
+        parts += [Text(sentences, "findings")] if sentences else []
+        if tested.rows:
+            terms = [list(item) for item in glossary(tested.columns).items()]
+            parts.append(Table("Glossary", ["term", "meaning"], terms))
+        return parts
     parts += [Text(sentences, "findings"), run_tables.who_is_found(evaluations), table]
     parts += results.plots("precision-recall", "reliability")
     terms = [list(item) for item in glossary(_GLOSSARY).items()]
@@ -454,14 +477,21 @@ def _not_evaluated(results: RunResults) -> Text:
         else "everybody was tested, so nobody is hidden"
     )
     predict = f"epifalcon predict {_quoted_folder(results.inputs)} --out risks.csv"
-    sentences = [
-        f"No method is evaluated, because {why}.",
-        (
-            "The validation AUC measures the ranking of people who were tested but "
-            "held back. It also selected the best round, so it is slightly too high."
-        ),
-        f"Everybody's risk: `{predict}`",
-    ]
+    sentences = [f"No method is evaluated on untested people, because {why}."]
+    if any(one.tested is not None for one in results.outcomes):
+        sentences += [
+            (
+                "The first table compares the risks of tested people, predicted "
+                "without their own results, with these results. Where the same people "
+                "also chose the model or its round, the accuracy is too high."
+            ),
+            (
+                "It holds for people who are tested for the same reasons. If these "
+                "were symptoms or contacts, untested people are infected less often: "
+                "their risks are then too high, and their ranking can be worse."
+            ),
+        ]
+    sentences.append(f"Everybody's risk: `{predict}`")
     return Text(sentences, "note")
 
 

@@ -80,7 +80,8 @@ def write(
         else replace(table, caption=f"Raw data, not to be shared. {table.caption}")
         for table in full.tables
     ]
-    return replace(full, tables=tables, shareable=values)
+    notes = [f"Raw data, not to be shared. {note}" for note in full.notes]
+    return replace(full, tables=tables, shareable=values, notes=notes)
 
 
 def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
