@@ -92,9 +92,9 @@ def run(
     """Predict who is infected, on simulated or imported data, and write a report.
 
     Without --city a city and an outbreak are simulated. With an imported --city
-    its own test results are used, unless --known or --simulate is given. A stopped
-    run resumes with --resume and gives the same result. The folder of a run
-    contains its data, settings and results.
+    its own test results are used, unless --known or --simulate is given. A
+    stopped run resumes with --resume and gives the same result. The folder of a
+    run contains its data, settings and results.
 
     Examples:
       epifalcon run --preset hamlet --mode local --beside hgnn --out runs/local
