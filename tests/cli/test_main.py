@@ -26,6 +26,31 @@ def test_help_loads_no_heavy_library():
     assert not HEAVY & set(done.stderr.split())
 
 
+def test_wrong_arguments_are_refused_before_torch_is_loaded():
+    lines = {
+        "run --preset hamle --out x": "did you mean 'hamlet'",
+        "run --method falcn --out x": "did you mean 'falcon'",
+        "run --set city.peple=3 --out x": "did you mean 'city.people'",
+        "run --city gone --out x": "gone: no such folder",
+        "run --resume --out gone": "gone: no such folder",
+        "audit gone": "gone: no such folder",
+        "outbreak --preset hamle": "did you mean 'hamlet'",
+        "inspect gone": "gone: no such folder",
+    }
+    code = (
+        "import sys; from epifalcon.cli.main import main\n"
+        f"for line in {list(lines)}:\n"
+        "    sys.argv[1:] = line.split()\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert end.code in (2, 3)\n"
+        "    assert 'torch' not in sys.modules, line"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for said, expected in zip(done.stderr.splitlines(), lines.values(), strict=True):
+        assert expected in said
+
+
 def test_the_page_of_commands_is_the_help_that_they_print():
     assert PAGE.read_text(encoding="utf-8") == page()
 

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from epifalcon import store
@@ -168,15 +169,68 @@ def test_own_data_has_falcon_field_as_default_method(
         assert found["method"] == method
 
 
-def test_the_command_of_a_report_repeats_the_run(
+MARK = "SIMULATED: the outbreak and all test results are simulated on the traces of"
+
+
+def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     epifalcon, own_data, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    words = ("--city", own_data.name, "--known", own_data.name, "--seed", 3)
+    shutil.copytree(own_data, "untested")
+    shutil.rmtree("untested/known")
+    for city in ("untested", "trial"):
+        refused = epifalcon("run", "--city", city, "--out", "refused")
+        refused.require_error(2, "no test results of them", alone=True)
+        assert "epifalcon import --tests" in refused.err
+        assert "add --simulate" in refused.err
+        if city == "untested":
+            words = ("--seed", 2, "--simulate", "--out", "trial", "--json")
+            said = epifalcon("run", "--city", own_data, *words)
+    assert said.json["simulated_on_real_people"]
+    assert said.json["metrics"] is not None
+    assert MARK in said.err
+    assert json.loads(Path("trial/summary.json").read_text())[
+        "simulated_on_real_people"
+    ]
+    assert Path("trial/report.html").read_text().count(MARK) == 2
+    for table in Path("trial/tables").iterdir():
+        assert "simulated_on_real_people" in table.read_text(), table
+    shown = epifalcon("run", "--resume", "--out", "trial")
+    assert "(SIMULATED on real people)" in shown.out
+    listed = epifalcon("predict", "trial", "--out", "list.csv", "--json")
+    assert MARK in listed.err
+    table = pl.read_csv("list.csv")
+    assert table["simulated_on_real_people"].all()
+    person = table["person"][0]
+    explained = epifalcon("explain", "trial", person)
+    state = epifalcon("update", "state", "--from", "trial", "--json")
+    again = epifalcon("update", "state", "--json")
+    in_state = epifalcon("explain", "state", person)
+    assert MARK in explained.out
+    assert MARK in in_state.out
+    assert state.json["simulated_on_real_people"]
+    assert again.json["simulated_on_real_people"]
+    both = epifalcon("run", "--city", own_data, "--known", "trial", "--out", "both")
+    both.require_error(2, "these test results are simulated")
+    # A run with the tests that were imported has no mark.
+    said = epifalcon("run", "--city", own_data, "--out", "real", "--json")
+    assert not said.json["simulated_on_real_people"]
+    assert MARK not in Path("real/report.html").read_text() + said.err
+    epifalcon("predict", "real", "--out", "real.csv")
+    assert "simulated_on_real_people" not in Path("real.csv").read_text()
+
+
+@pytest.mark.parametrize("words", [(), ("--known", "own"), ("--simulate",)])
+def test_the_command_of_a_report_repeats_the_run(
+    epifalcon, own_data, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    words = ("--city", own_data.name, *words, "--seed", 3)
     said = epifalcon("run", *words, "--out", "runs/my run")
     assert said.code == 0, said.err
     page = html.unescape((tmp_path / "runs/my run/report.html").read_text())
-    assert "epifalcon predict 'runs/my run' --out risks.csv" in page
+    predict = "epifalcon predict 'runs/my run' --out risks.csv" in page
+    assert predict == ("--simulate" not in words), "only if nobody was evaluated"
     assert "epifalcon explain 'runs/my run' PERSON" in page
     _, settings = page.split('id="settings"')
     assert "[outbreak]" in settings
@@ -185,6 +239,9 @@ def test_the_command_of_a_report_repeats_the_run(
     assert epifalcon(*shlex.split(command)).code == 0
     first, again = (FinishedRun.open(Path(run)) for run in ("runs/my run", "again"))
     assert first.experiment == again.experiment
+    assert first.simulated_on_real_people == again.simulated_on_real_people
+    assert first.simulated_on_real_people == ("--simulate" in words)
+    assert np.array_equal(first.known.status, again.known.status)
     assert np.array_equal(first.risks().probability, again.risks().probability)
 
 

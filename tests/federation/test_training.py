@@ -85,6 +85,23 @@ def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
     assert (read.seconds, read.forecast) == (second.seconds, second.forecast)
 
 
+def test_the_progress_of_a_training_that_stops_early_reaches_its_end():
+    shown = []
+    settings = replace(
+        town.with_mode("off", rounds=200),
+        stopping=StoppingSettings(check_every=1, patience=2),
+    )
+
+    def progress(name, done, total, _message=""):
+        if name == "rounds":
+            shown.append((done, total))
+
+    last = fit(town.task(settings), progress=progress).checks[-1].round
+    assert last < 200
+    assert shown[0] == (1, 200)
+    assert shown[-1] == (last, last)
+
+
 @pytest.mark.parametrize("mode", ["off", "paper"])
 def test_results_held_back_reach_no_part_of_the_training(mode):
     stopping = StoppingSettings(check_every=1, validation_share=0.4)

@@ -103,6 +103,14 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(number, tmp_path):
     assert steps == list(range(number, 9))
 
 
+def test_the_progress_of_a_training_that_stops_early_reaches_its_end():
+    shown = []
+    loop = {**LOOP, "steps": 50, "patience": 1}
+    best = trained(loop, progress=lambda _, *numbers: shown.append(numbers[:2]))
+    assert best.steps < 50 * len(loop["learning_rates"])
+    assert shown[-1] == (100, 100)
+
+
 def test_a_process_killed_at_any_change_of_the_disk_loses_no_bit(tmp_path):
     """At the worst moments of a save the former one is there, or the new one."""
     loop = {**LOOP, "steps": 2, "learning_rates": (0.3,)}

@@ -43,19 +43,26 @@ def audit(
     """
     from epifalcon import store
     from epifalcon.experiments.run_folder import FinishedRun
+    from epifalcon.experiments.simulation import SIMULATED
     from epifalcon.settings import json_text
-    from epifalcon.studies.privacy_audit import audit as attack
 
     console = Console(json=as_json, quiet=quiet)
     if out is not None:
         store.refuse_occupied(out, overwrite)
     with console.progress() as progress:
         finished = FinishedRun.open(run, method)
+        # Imports torch.
+        from epifalcon.studies.privacy_audit import audit as attack
+
         with finished.guarded():
             card = attack(
                 finished, seed=seed, shadow_runs=shadow_runs, progress=progress
             )
-    console.figures(card.as_plain())
+    mark = {"simulated_on_real_people": finished.simulated_on_real_people}
+    figures = card.as_plain() | mark
+    if finished.simulated_on_real_people:
+        console.note(SIMULATED)
+    console.figures(figures)
     console.tables(card.tables())
     console.say(card.sentence())
     if out is not None:
@@ -64,7 +71,7 @@ def audit(
             finished.guarded(),
             store.new_directory(out, overwrite=overwrite) as scratch,
         ):
-            page, text = card.page(made_by).to_html(), json_text(card.as_plain()) + "\n"
+            page, text = card.page(made_by).to_html(), json_text(figures) + "\n"
             (scratch / "card.html").write_text(page, encoding="utf-8")
             (scratch / "card.json").write_text(text, encoding="utf-8")
             settings = {"run": card.run, "method": card.method}

@@ -86,15 +86,22 @@ def outbreak(
     from time import perf_counter
 
     from epifalcon import store
-    from epifalcon.experiments import run_plots
-    from epifalcon.experiments.run_report import write_summary
-    from epifalcon.experiments.run_tables import outbreak_summary, outbreak_table
-    from epifalcon.experiments.simulation import REPORTED, choose, run_epidemics
+    from epifalcon.experiments.simulation import (
+        REPORTED,
+        SIMULATED,
+        choose,
+        run_epidemics,
+    )
 
     console = Console(json=json, quiet=quiet)
     epidemics = []
     with console.progress() as progress:
         chosen = choose(preset, city, overrides, seed, progress)
+        # Import torch.
+        from epifalcon.experiments import run_plots
+        from epifalcon.experiments.run_report import write_summary
+        from epifalcon.experiments.run_tables import outbreak_summary, outbreak_table
+
         start = perf_counter()
         for epidemic in run_epidemics(chosen.experiment, chosen.traces, seed, seeds):
             epidemics.append(epidemic)
@@ -109,6 +116,9 @@ def outbreak(
         reported = chosen.reported(seed)
         progress("summary", 2, 2)
     figures["share_reported"] = reported.observed_share
+    figures["simulated_on_real_people"] = chosen.is_imported
+    if chosen.is_imported:
+        console.note(SIMULATED)
     if out is not None:
         with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
             if reported is not chosen.traces:
@@ -161,10 +171,7 @@ def inspect(
     """
     from epifalcon import store
     from epifalcon.errors import SettingsError
-    from epifalcon.experiments.run_plots import write_mobility
-    from epifalcon.experiments.run_tables import statistics_table
     from epifalcon.experiments.simulation import CITY, choose, find_folder
-    from epifalcon.mobility.statistics import measure
 
     console = Console(json=json, quiet=quiet)
     figures: dict[str, Any] = {}
@@ -181,6 +188,11 @@ def inspect(
             return
     with console.progress() as progress:
         chosen = choose(preset, folder, overrides, seed, progress)
+        # Import torch.
+        from epifalcon.experiments.run_plots import write_mobility
+        from epifalcon.experiments.run_tables import statistics_table
+        from epifalcon.mobility.statistics import measure
+
         traces = chosen.traces
         statistics = measure(traces, progress)
     name = chosen.name if folder is None else str(folder)

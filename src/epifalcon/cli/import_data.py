@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from epifalcon.cli import options
+from epifalcon.cli import completion, options
 from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 
@@ -16,7 +16,11 @@ _Text = str | None
 def import_(
     visits: Annotated[Path, option("CSV, Parquet or .npy file of visits.")],
     kind: Annotated[
-        str, option("Format: pings, stays, checkins, cells, matrix or contacts.")
+        str,
+        option(
+            "Format: pings, stays, checkins, cells, matrix or contacts.",
+            complete=completion.kinds,
+        ),
     ],
     out: Annotated[Path, option("Folder to write to.")],
     tests: Annotated[

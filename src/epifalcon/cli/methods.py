@@ -4,14 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
-from epifalcon.cli import options
+from epifalcon.cli import completion, options
 from epifalcon.cli.console import Console
 from epifalcon.errors import SettingsError
 
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Show every setting of this method.")
+        str | None,
+        typer.Argument(
+            help="Show every setting of this method.", autocompletion=completion.methods
+        ),
     ] = None,
     own: options.Own = None,
     as_json: options.Json = False,
@@ -82,7 +85,10 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[list[str]]:
 
 def presets(
     name: Annotated[
-        str | None, typer.Argument(help="Show every setting of this preset.")
+        str | None,
+        typer.Argument(
+            help="Show every setting of this preset.", autocompletion=completion.presets
+        ),
     ] = None,
     overrides: options.Overrides = None,
     json: options.Json = False,

@@ -1,16 +1,20 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from epifalcon.cli import completion
 from epifalcon.cli.console import show_log
 
 
-def option(text: str, *flags: str) -> Any:  # noqa: ANN401
-    """Return a Typer option with ``text`` as help."""
-    return typer.Option(*flags, help=text)
+def option(
+    text: str, *flags: str, complete: Callable[..., list[str]] | None = None
+) -> Any:  # noqa: ANN401
+    """Return a Typer option with ``text`` as help, completed by ``complete``."""
+    return typer.Option(*flags, help=text, autocompletion=complete)
 
 
 def _load_own(files: list[Path] | None) -> list[Path]:
@@ -27,6 +31,7 @@ Preset = Annotated[
         "Name of a preset, with layers as in hamlet+safer, or a TOML file "
         "(default: hamlet).",
         "--preset",
+        complete=completion.presets,
     ),
 ]
 Overrides = Annotated[
@@ -35,12 +40,17 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override one setting, e.g. --set city.people=5000. May be repeated.",
+        autocompletion=completion.settings,
     ),
 ]
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 MethodOfRun = Annotated[
     str | None,
-    option("One of the methods of the run (default: its main method).", "--method"),
+    option(
+        "One of the methods of the run (default: its main method).",
+        "--method",
+        complete=completion.methods,
+    ),
 ]
 Seed = Annotated[int, option("Seed of all random numbers.", "--seed")]
 Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]

@@ -1,6 +1,7 @@
 """``epifalcon predict``, ``update`` and ``explain``: risks of a finished run."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def predict(
     """
     from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun, resume_command
-    from epifalcon.experiments.simulation import KNOWN, find_folder
+    from epifalcon.experiments.simulation import KNOWN, SIMULATED, find_folder
 
     del own  # Loaded when the option was parsed.
     if known is not None and city is None:
@@ -112,6 +113,7 @@ def predict(
             "highest": highest,
             "privacy": spent,
             "insecure_seed": spent is not None and finished.insecure_seed,
+            "simulated_on_real_people": risks.simulated_on_real_people,
             "out": out,
         }
     )
@@ -119,6 +121,8 @@ def predict(
     columns += ["known"] if tested else []
     columns += [] if risks.now is None else ["risk_now"]
     title = f"Highest risks of {_people(len(risks))}"
+    if risks.simulated_on_real_people:
+        console.note(SIMULATED)
     if not tested:
         shown = f"{_people(untested)} without a test"
         title = f"Whom to test next: highest risks of {shown}"
@@ -257,6 +261,7 @@ def update(
     from epifalcon.experiments import daily_update
     from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import data_folder
+    from epifalcon.experiments.simulation import SIMULATED
     from epifalcon.locks import lock_folder
 
     if tests is not None and traces is None:
@@ -276,13 +281,18 @@ def update(
             found = daily_update.Updated(daily_update.load_state(state))
         else:
             found = daily_update.create_state(state, run, WindowSettings(**sizes))
+        mark = daily_update.is_simulated(state if run is None else data_folder(run))
         progress("update", 1, 4, "inference")
         if traces is not None:
             found = daily_update.update_window(found.window, traces, tests)
         progress("update", 2, 4, "writing the state")
         if run is not None or traces is not None:
             source = None if run is None else str(run)
-            made_by = {"from": source, "day": found.window.last_day}
+            made_by = {
+                "from": source,
+                "day": found.window.last_day,
+                "simulated_on_real_people": mark,
+            }
             with (
                 store.as_private_as(state if run is None else data_folder(run)),
                 store.new_directory(state, overwrite=run is None) as scratch,
@@ -290,7 +300,10 @@ def update(
                 found.window.save(scratch, store.Origin.now(made_by, None))
         progress("update", 3, 4, "risks")
         window, risks = found.window, daily_update.risks_of(found.window)
+        risks = replace(risks, simulated_on_real_people=mark)
         progress("update", 4, 4)
+    if mark:
+        console.note(SIMULATED)
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
         remark += f"{state} --out FILE"
@@ -311,6 +324,7 @@ def update(
             "mean_risk": ever,
             "mean_risk_now": now,
             "highest": highest,
+            "simulated_on_real_people": mark,
             "out": out,
         }
     )
@@ -399,6 +413,8 @@ def _explained(
         window, guard = daily_update.load_state(folder), store.as_private_as(folder)
         # The risks of a state use own tests, so the explanation does, too.
         found = daily_update.explain_in_window(window, person, tests=True)
+        mark = daily_update.is_simulated(folder)
+        found = replace(found, simulated_on_real_people=mark)
         traces, risks = window.traces, daily_update.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epifalcon.cli import options
+from epifalcon.cli import completion, options
 from epifalcon.cli.console import Console, resumable
 from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError
@@ -17,21 +17,42 @@ def run(
     out: Annotated[Path, option("Folder to write the run to.")],
     preset: options.Preset = None,
     city: options.City = None,
-    known: options.Known = None,
+    known: Annotated[
+        Path | None,
+        option(
+            "Folder with test results of the people in --city (default: those that "
+            "were imported with it)."
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        option(
+            "Simulate an outbreak on the traces of the real people in --city. All "
+            "results are marked as simulated.",
+            "--simulate",
+        ),
+    ] = False,
     method: Annotated[
         str | None,
         option(
             "Method to run (default: falcon-field for imported data or with --known, "
-            "else falcon). See: epifalcon methods."
+            "else falcon). See: epifalcon methods.",
+            complete=completion.methods,
         ),
     ] = None,
     mode: Annotated[
         str | None,
-        option("Privacy mode: off, paper (falcon), local or sums (falcon-field)."),
+        option(
+            "Privacy mode: off, paper (falcon), local or sums (falcon-field).",
+            complete=completion.modes,
+        ),
     ] = None,
     beside: Annotated[
         list[str] | None,
-        option("Method to compare with on the same tests. May be repeated."),
+        option(
+            "Method to compare with on the same tests. May be repeated.",
+            complete=completion.methods,
+        ),
     ] = None,
     overrides: options.Overrides = None,
     own: options.Own = None,
@@ -70,19 +91,19 @@ def run(
 ) -> None:
     """Predict who is infected, on simulated or imported data, and write a report.
 
-    Without --city a city and an outbreak are simulated. A stopped run resumes
-    with --resume and gives the same result. The folder of a run contains its
-    data, settings and results.
+    Without --city a city and an outbreak are simulated. With an imported --city
+    its own test results are used, unless --known or --simulate is given. A
+    stopped run resumes with --resume and gives the same result. The folder of a
+    run contains its data, settings and results.
 
     Examples:
       epifalcon run --preset hamlet --mode local --beside hgnn --out runs/local
-      epifalcon run --city mycity --known mycity --out runs/mycity
+      epifalcon run --city mycity --out runs/mycity
       epifalcon run --resume --out runs/local
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-    from epifalcon.experiments.run import run as run_experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished, resume_command
-    from epifalcon.experiments.simulation import choose_settings
+    from epifalcon.experiments.simulation import choose_settings, choose_tests
     from epifalcon.streams import PRIVATE
 
     if resume and overwrite:
@@ -98,11 +119,13 @@ def run(
         chosen["view"] = {"people": record_view}
     experiment = None
     if not resume:
+        known = choose_tests(city, known, simulate)
         experiment = choose_settings(
             preset, city, overrides or (), chosen, tests=known, mode=mode
         )
-    elif preset or overrides or chosen or mode:
+    else:
         finished(out)
+    if resume and (preset or overrides or chosen or mode):
         stored = str(out / SETTINGS)
         experiment = Experiment.load(
             preset or stored,
@@ -111,6 +134,9 @@ def run(
             default_method=Experiment.load(stored).method,
             mode=mode,
         )
+    # Imports torch, which takes seconds: wrong arguments are refused before.
+    from epifalcon.experiments.run import run as run_experiment
+
     console = Console(json=as_json, quiet=quiet)
     before = None if resume else _inode(out)
     stopped = resumable(resume_command(out), lambda: _inode(out) not in (None, before))
@@ -121,6 +147,7 @@ def run(
             name=preset or (DEFAULT_PRESET if city is None else str(city)),
             city=city,
             tests=known,
+            simulate=simulate,
             seed=seed,
             insecure_seed=insecure_seed,
             resume=resume,
@@ -136,6 +163,8 @@ def run(
     for method, why in finished_run.values.get("failed", {}).items():
         console.note(f"{method} has no result: {why}")
     console.tables(finished_run.tables)
+    for note in finished_run.notes:
+        console.note(note)
     console.say(f"Report: {out / 'report.html'}")
     if private is not None:
         console.say(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epifalcon.cli import options
+from epifalcon.cli import completion, options
 from epifalcon.cli.console import Console, resumable
 from epifalcon.cli.options import option
 from epifalcon.errors import EpifalconError
@@ -29,7 +29,11 @@ def compare(
     ],
     preset: options.Preset = None,
     methods: Annotated[
-        str, option("Names separated by commas, or all; see epifalcon methods.")
+        str,
+        option(
+            "Names separated by commas, or all; see epifalcon methods.",
+            complete=completion.methods,
+        ),
     ] = "all",
     seeds: Annotated[int, option("Number of cities and outbreaks.")] = 5,
     first_seed: Annotated[int, option("First seed; the others follow it.")] = 0,
@@ -134,7 +138,11 @@ def run(
         option("Number of cities and outbreaks (default: that of the study)."),
     ] = None,
     methods: Annotated[
-        str | None, option("Run only these methods, names separated by commas.")
+        str | None,
+        option(
+            "Run only these methods, names separated by commas.",
+            complete=completion.methods,
+        ),
     ] = None,
     cell: Annotated[
         list[str] | None, option("Run only the cell with this label. May be repeated.")

@@ -147,6 +147,19 @@ def auc_interval(ranked: RankingCurve) -> Interval:
     return Interval(auc, low, high)
 
 
+def logit_interval(estimate: float, draws: Sequence[float]) -> Interval:
+    """Return a normal interval on the logit scale from bootstrap ``draws``.
+
+    The standard error is carried over by the delta method, since a draw may be 0 or 1.
+    There is no interval if the estimate is 0 or 1, or without draws.
+    """
+    if len(draws) < 2 or not 0 < estimate < 1:
+        return Interval(estimate)
+    half = _Z * float(np.std(draws, ddof=1)) / (estimate * (1 - estimate))
+    low, high = expit(logit(estimate) + np.array([-half, half])).tolist()
+    return Interval(estimate, low, high)
+
+
 def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Interval:
     """Return the AUC of ``ours`` minus that of ``theirs``, all (people,), in one run.
 

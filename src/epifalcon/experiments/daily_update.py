@@ -14,8 +14,9 @@ from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import explanation
 from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
+from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD
-from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
+from epifalcon.federation.field.sliding_window import KIND, FieldWindow, NewDay
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.io.visits import read_day_visits
 from epifalcon.types import UNKNOWN
@@ -69,6 +70,14 @@ def load_state(folder: Path) -> FieldWindow:
             "--from RUN"
         )
     return FieldWindow.load(folder)
+
+
+def is_simulated(folder: Path) -> bool:
+    """Return True if the run or state in ``folder`` simulates real people."""
+    manifest = store.read_manifest(folder)
+    if manifest["kind"] == KIND:
+        return bool(manifest["settings"].get("simulated_on_real_people"))
+    return simulated_on_real_people(folder)
 
 
 def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:

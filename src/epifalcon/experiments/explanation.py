@@ -4,7 +4,7 @@ Computed from the person's own trace, tests and messages and from the published 
 of a Falcon Field run. Shown as sentences, tables, a bar chart by day and a page.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from epifalcon.experiments.run_folder import (
     PREDICTION,
     FinishedRun,
 )
+from epifalcon.experiments.simulation import SIMULATED as SIMULATED_PEOPLE
 from epifalcon.federation.field.sliding_window import Boundary
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
@@ -85,6 +86,7 @@ class Explanation:
     """All stays with any risk, the largest share first."""
     first_day: int = 1
     """Number of the first day."""
+    simulated_on_real_people: bool = False
 
     def __str__(self) -> str:
         """Return the sentences, one bar per day and the largest exposures."""
@@ -108,6 +110,7 @@ class Explanation:
             "first_day": self.first_day,
             "by_day": self.by_day.tolist(),
             "exposures": [vars(exposure) for exposure in self.exposures],
+            "simulated_on_real_people": self.simulated_on_real_people,
         }
 
 
@@ -124,7 +127,9 @@ def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanatio
         )
     number = find_person(run.traces, person)
     state = load_state(run.place / PREDICTION)
-    return explain_person(*state, run.traces, run.tests, number, tests=tests)
+    found = explain_person(*state, run.traces, run.tests, number, tests=tests)
+    mark = run.simulated_on_real_people
+    return replace(found, simulated_on_real_people=mark)
 
 
 def explain_person(
@@ -234,6 +239,8 @@ def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
         risks += ", own tests, if any, "
         risks += "included" if explained.tests else "not included"
     risks += "."
+    if explained.simulated_on_real_people:
+        risks = f"{SIMULATED_PEOPLE} {risks}"
     if explained.risk == 0:
         return [risks, "There is no risk to explain: the tests exclude an infection."]
     day = int(np.argmax(explained.by_day))

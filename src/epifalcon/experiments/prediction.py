@@ -134,6 +134,12 @@ def score(
     recorded first; ``BudgetExceededError`` if it exceeds the budget.
     """
     require_inductive(run)
+    scored = _score(run, new_people, progress)
+    mark = run.simulated_on_real_people
+    return replace(scored, risks=replace(scored.risks, simulated_on_real_people=mark))
+
+
+def _score(run: FinishedRun, new_people: NewPeople, progress: Progress) -> Scored:
     if entry(run.method).stores_state:
         return _score_locally(run, new_people)
     settings, traces = run.settings, new_people.traces

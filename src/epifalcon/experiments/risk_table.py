@@ -48,6 +48,8 @@ class Risks:
     """(people,) lower end of the interval of each risk."""
     high: Probabilities | None = None
     """(people,) its upper end."""
+    simulated_on_real_people: bool = False
+    """True to mark every row of the table."""
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != len(self):
@@ -78,8 +80,10 @@ class Risks:
         not tested). If the method
         predicts them, also ``risk_now``, the risk of being infected at the end without
         own tests, as in ``risk``; ``risk_now_with_tests``; and ``risk_low`` and
-        ``risk_high``, the interval of ``risk``.
+        ``risk_high``, the interval of ``risk``. ``simulated_on_real_people`` is there,
+        and true, only if outbreak and tests were simulated on traces of real people.
         """
+        marks = {"simulated_on_real_people": pl.lit(True)}
         people = len(self)
         place = np.arange(people)
         person = pl.Series(place)
@@ -100,7 +104,7 @@ class Risks:
                 "known": results,
                 **{name: values[order] for name, values in self._more.items()},
             }
-        )
+        ).with_columns(**(marks if self.simulated_on_real_people else {}))
 
     def highest(
         self, count: int, known: Sequence[str | None] = (None,)

@@ -32,6 +32,8 @@ from epifalcon.experiments.run_report import RunSummary, write_results
 from epifalcon.experiments.simulation import (
     CITY,
     KNOWN,
+    SIMULATED,
+    choose_tests,
     find_folder,
     prepare,
     run_epidemics,
@@ -52,6 +54,7 @@ def run(
     name: str = DEFAULT_PRESET,
     city: Path | None = None,
     tests: Path | None = None,
+    simulate: bool = False,
     seed: int | None = None,
     insecure_seed: bool = False,
     resume: bool = False,
@@ -70,6 +73,9 @@ def run(
         name: Name of the experiment in outputs.
         city: Folder of an existing city, instead of a synthetic one.
         tests: Folder of test results, instead of a simulated outbreak; needs ``city``.
+            By default those imported with ``city``.
+        simulate: Simulate an outbreak although the people of ``city`` are real; all
+            results are marked.
         seed: Seed of all random numbers except privacy noise; 0 if None.
         insecure_seed: Draw privacy noise from ``seed`` too, instead of the operating
             system: reproducible, and NOT PRIVATE.
@@ -85,7 +91,9 @@ def run(
     """
     with lock_folder(out):
         if resume:
-            inputs = _resume(experiment, out, city, tests, seed, insecure_seed)
+            inputs = _resume(
+                experiment, out, city, tests, simulate, seed, insecure_seed
+            )
         else:
             if experiment is None:
                 raise SettingsError("a new run needs an experiment")
@@ -94,7 +102,7 @@ def run(
                 out,
                 name,
                 city,
-                tests,
+                choose_tests(city, tests, simulate),
                 seed or 0,
                 insecure_seed,
                 overwrite,
@@ -120,6 +128,8 @@ def run(
                     f"{name}: delta={delta:g} is not below 1 / {people:,} people, so "
                     "the data of somebody may be revealed in full: choose less"
                 )
+        if inputs.simulated_on_real_people:
+            warn(SIMULATED)
         for warning in data_warnings(inputs.known, inputs.reported):
             warn(warning)
         options = TrainingOptions(
@@ -152,17 +162,12 @@ def _create(
             "start again with --overwrite"
         )
     store.refuse_occupied(out, overwrite)
-    if tests is not None and city is None:
-        raise SettingsError("--known needs --city, the folder of the tested people")
     prepared, epidemic = prepare(name, experiment, seed, progress, city), None
     if tests is None:
         epidemic = next(run_epidemics(experiment, prepared.traces, seed))
         known = epidemic.labels.known
     else:
-        place = find_folder(tests, KNOWN)
-        if (tests / CITY).is_dir() and place == tests:
-            raise DataError(f"{tests}: holds no test results; import with --tests")
-        known = TestResults.load(place)
+        known = TestResults.load(find_folder(tests, KNOWN))
         try:
             known.require_people_of(prepared.traces)
         except DataError as error:
@@ -185,6 +190,7 @@ def _resume(
     out: Path,
     city: Path | None,
     tests: Path | None,
+    simulate: bool,
     seed: int | None,
     insecure_seed: bool,
 ) -> RunInputs:
@@ -192,6 +198,8 @@ def _resume(
     inputs = open_run(out)
     if insecure_seed and not inputs.insecure_seed:
         raise SettingsError(f"{out}: was created without --insecure-seed")
+    if simulate and inputs.epidemic is None:
+        raise SettingsError(f"{out}: was created without --simulate")
     if seed is not None and seed != inputs.seed:
         raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
     for option, given, name in (("--city", city, CITY), ("--known", tests, KNOWN)):

@@ -41,6 +41,7 @@ from epifalcon.experiments.simulation import (
     Epidemic,
     find_folder,
     prepare,
+    simulated_on_real_people,
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
@@ -107,6 +108,11 @@ class RunInputs:
     def tests(self) -> TestResults:
         """The tests on the clock of the reported traces, which may start later."""
         return self.known.since(self.dropped_slots)
+
+    @property
+    def simulated_on_real_people(self) -> bool:
+        """True if outbreak and tests are simulated, but the traces are not."""
+        return self.epidemic is not None and self.prepared.is_imported
 
     @property
     def out(self) -> Path:
@@ -282,6 +288,7 @@ class FinishedRun:
     known: TestResults
     insecure_seed: bool = False
     """True if privacy noise came from ``seed``, as in all runs of older versions."""
+    simulated_on_real_people: bool = False
 
     @classmethod
     def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
@@ -318,6 +325,7 @@ class FinishedRun:
             traces=Traces.load(find_folder(data, REPORTED, CITY)),
             known=TestResults.load(data / KNOWN),
             insecure_seed=manifest["meta"].get("insecure_seed", True),
+            simulated_on_real_people=simulated_on_real_people(data),
         )
 
     @property
@@ -368,7 +376,13 @@ class FinishedRun:
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: does not hold one score per person")
         more = {name: np.array(arrays[name]) for name in OPTIONAL if name in arrays}
-        return Risks(np.array(scores), self.known.status, self.traces.names, **more)
+        return Risks(
+            np.array(scores),
+            self.known.status,
+            self.traces.names,
+            simulated_on_real_people=self.simulated_on_real_people,
+            **more,
+        )
 
 
 def resume_command(folder: Path) -> str:

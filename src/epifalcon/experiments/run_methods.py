@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from epifalcon.epidemic.cases import all_cases
 from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Metrics, RankingCurve, curve, evaluate
+from epifalcon.evaluation.tested_people import TestedAccuracy, accuracy_on_tested
 from epifalcon.experiments.run_folder import (
     FAILED,
     PREDICTION,
@@ -36,6 +37,7 @@ from epifalcon.methods.training import TRAINING
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import threads
 from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
 from epifalcon.types import Mask, PersonIds, Probabilities
 
 _NOT_SHOWN = ("spent", "looks", "seconds", STEP_LIMIT)
@@ -101,6 +103,9 @@ class Outcome:
     scores: Scores
     evaluation: Evaluation | None = None
     """On hidden people; None if nobody is hidden."""
+    simulated_on_real_people: bool = False
+    tested: TestedAccuracy | None = None
+    """On tested people if nobody is hidden; None without out-of-fold risks."""
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -130,6 +135,8 @@ class Outcome:
             marks.append("ALL CASES")
         if self.diagnostics.get("selected_on") == "test":
             marks.append("selected on test people")
+        if self.simulated_on_real_people:
+            marks.append("SIMULATED on real people")
         if self.insecure_seed:
             marks.append("NOT PRIVATE: fixed seed")
         return f"{title} ({', '.join(marks)})" if marks else title
@@ -157,6 +164,7 @@ class Outcome:
             "method": self.method,
             "metrics": None if self.metrics is None else self.metrics.as_plain(),
             "seconds": self.seconds,
+            "tested_accuracy": None if self.tested is None else asdict(self.tested),
         }
         if not entry(self.method).trains_in_rounds:
             rest = {k: v for k, v in self.diagnostics.items() if k != "spent"}
@@ -190,8 +198,25 @@ def run_method(inputs: RunInputs, method: str, options: TrainingOptions) -> Outc
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
     with threads(inputs.threads or torch.get_num_threads()):
-        outcome = Outcome(method, _fit(inputs, method, folder, options))
-    return replace(outcome, evaluation=Evaluation.of(inputs, outcome))
+        scores = _fit(inputs, method, folder, options)
+        mark = inputs.simulated_on_real_people
+        outcome = Outcome(method, scores, simulated_on_real_people=mark)
+    if (evaluation := Evaluation.of(inputs, outcome)) is not None:
+        return replace(outcome, evaluation=evaluation)
+    return replace(outcome, tested=_tested(inputs, outcome))
+
+
+def _tested(inputs: RunInputs, outcome: Outcome) -> TestedAccuracy | None:
+    scores = outcome.scores
+    if scores.masked is None or scores.masked_risk is None:
+        return None
+    return accuracy_on_tested(
+        scores.masked_risk,
+        inputs.known.status[scores.masked] == 1,
+        Streams(inputs.seed).numpy("accuracy on tested people"),
+        # Only a trained method with a limit selects its best step or round.
+        selected=STEP_LIMIT in scores.diagnostics,
+    )
 
 
 def run_other(

@@ -20,8 +20,9 @@ from epifalcon.experiments.experiment import Experiment, without_none
 from epifalcon.experiments.explanation import Explanation, explain_person
 from epifalcon.experiments.run_folder import RunInputs, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
+from epifalcon.experiments.simulation import SIMULATED
 from epifalcon.methods.base import INTERVAL_WIDTH
-from epifalcon.methods.registry import entry
+from epifalcon.methods.registry import entry, source_file
 from epifalcon.mobility.statistics import measure
 from epifalcon.progress import Progress, silent
 from epifalcon.reports import formats
@@ -54,6 +55,8 @@ class RunSummary:
     """Fewer than the report has."""
     shareable: dict[str, Any] | None = None
     """Values of a private run that may be shared, without exact ones."""
+    notes: Sequence[str] = ()
+    """Warnings about the results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ def write_results(
             (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
         summary |= outcomes[0].spent or {}
-        return RunSummary(summary, _terminal_tables(outcomes))
+        return _run_summary(summary, outcomes)
     with store.writing(inputs.folder):
         statistics = measure(inputs.prepared.traces, progress)
         summary = run_tables.run_summary(inputs, outcomes)
@@ -105,6 +108,7 @@ def write_results(
         evaluations = [
             outcome.evaluation for outcome in outcomes if outcome.evaluation is not None
         ]
+        progress("report", 0, 2, "drawing plots")
         folder, name = inputs.folder / "figures", inputs.prepared.name
         folder.mkdir(parents=True, exist_ok=True)
         traces = inputs.prepared.traces
@@ -117,7 +121,9 @@ def write_results(
         ]
         if inputs.epidemic is not None:
             outbreak = inputs.epidemic.outbreak
-            plots.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
+            mark = " (SIMULATED)" if inputs.simulated_on_real_people else ""
+            title = f"{name}{mark}"
+            plots.append(run_plots.write_epidemic_curve(folder, [outbreak], title))
         if (explained := _explained(inputs, outcomes)) is not None:
             plots.append(explanation.write_plot(folder, explained))
         results = RunResults(
@@ -129,10 +135,17 @@ def write_results(
             summary=summary,
             failed=failed or {},
         )
+        progress("report", 1, 2, "writing tables and page")
         _write_tables(inputs.folder / run_folder.TABLES, results)
         store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
         run_folder.finish(inputs)
-    return RunSummary(summary, _terminal_tables(outcomes))
+        progress("report", 2, 2)
+    return _run_summary(summary, outcomes)
+
+
+def _run_summary(values: dict[str, Any], outcomes: Sequence[Outcome]) -> RunSummary:
+    tables, notes = _terminal_tables(outcomes), run_tables.doubts(outcomes)
+    return RunSummary(values, tables, notes=notes)
 
 
 def write_summary(
@@ -148,12 +161,7 @@ def _nobody_real(inputs: RunInputs) -> bool:
 
     Only then may a report show where a person was, and when.
     """
-    return inputs.epidemic is not None and not _city_is_imported(inputs)
-
-
-def _city_is_imported(inputs: RunInputs) -> bool:
-    """Return True if the traces are not simulated: they have no outbreak settings."""
-    return "outbreak" not in inputs.prepared.city_origin.settings
+    return inputs.epidemic is not None and not inputs.prepared.is_imported
 
 
 def run_page(results: RunResults) -> Page:
@@ -167,7 +175,8 @@ def run_page(results: RunResults) -> Page:
         where.append(Text(["There is no map: regions have no coordinates."]))
     return Page(
         title=f"epifalcon run: {prepared.name}",
-        lead="Who is probably infected, predicted from where people have been and from "
+        lead=simulated_mark(inputs)
+        + "Who is probably infected, predicted from where people have been and from "
         "the tests of some of them, and evaluated on people "
         + ("not tested." if results.evaluations else "tested but held back."),
         headline=_headline(results),
@@ -188,12 +197,17 @@ def run_page(results: RunResults) -> Page:
     )
 
 
+def simulated_mark(inputs: RunInputs) -> str:
+    """Return the words that precede a page on real people with simulated tests."""
+    return f"{SIMULATED} " if inputs.simulated_on_real_people else ""
+
+
 def settings_toml(inputs: RunInputs) -> str:
     """Return the settings, without the table of a city that was not simulated."""
     import tomli_w
 
     tables = without_none(as_plain(inputs.prepared.experiment))
-    if _city_is_imported(inputs):
+    if inputs.prepared.is_imported:
         del tables["city"]
     return tomli_w.dumps(tables)
 
@@ -208,6 +222,12 @@ def repeat_command(inputs: RunInputs) -> str:
         words += ["--city", str(city)]
     if inputs.epidemic is None:
         words += ["--known", str(inputs.out)]
+    elif inputs.simulated_on_real_people:
+        words.append("--simulate")
+    experiment = inputs.prepared.experiment
+    for method in (experiment.method, *experiment.beside):
+        file = source_file(method)
+        words += ["--with", file] if file is not None and file not in words else []
     words += ["--insecure-seed"] if inputs.insecure_seed else []
     words += ["--preset", str(inputs.out / run_folder.SETTINGS)]
     return shlex.join([*words, "--seed", str(inputs.seed), "--out", "again"])
@@ -251,21 +271,31 @@ def _write_tables(folder: Path, results: RunResults) -> None:
         for outcome, values in zip(results.outcomes, plain, strict=True)
     ]
     columns = ["method", "title", "seconds", "epsilon_person", *names]
-    write_csv(folder / "methods.csv", columns, cells)
+    mark = {}
+    if results.inputs.simulated_on_real_people:
+        mark = {"simulated_on_real_people": "true"}
+
+    def write(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        marked = [[*row, *mark.values()] for row in rows]
+        write_csv(folder / f"{name}.csv", [*columns, *mark], marked)
+
+    write("methods", columns, cells)
     statistics = results.summary["statistics"]
     for name, table in {
+        "tested-people": run_tables.accuracy_table(results.outcomes),
         "in-plain-words": run_tables.who_is_found(results.evaluations),
         "privacy": run_tables.privacy_table(results.outcomes),
         "forecast": run_tables.forecast_table(results.outcomes),
         "city": run_tables.statistics_table(statistics, explained=True),
     }.items():
         if table.rows:
-            write_csv(folder / f"{name}.csv", table.columns, table.rows)
+            write(name, table.columns, table.rows)
 
 
 def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return [
         run_tables.methods_table(outcomes, TERMINAL_METRICS),
+        run_tables.accuracy_table(outcomes),
         run_tables.privacy_table(outcomes),
         run_tables.forecast_table(outcomes),
     ]
@@ -283,7 +313,14 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
         share = summary["outbreak"]["infected_share"][0]
         cards.append((f"{share:.1%}", "infected by the end"))
     area = "AUC (area under the ROC curve)"
-    auc, who = summary.get("validation_auc"), f"{area} on validation people"
+    auc, who = None, area
+    if (tested := results.outcomes[0].tested) is not None:
+        auc, who = tested.auc.estimate, f"{area} on tested people, out-of-fold"
+        if tested.selected:
+            who = f"{area}, chosen on {tested.people:,} people, {tested.positives:,} "
+            who += "of them positive"
+    elif summary["metrics"] is None:
+        auc, who = summary.get("validation_auc"), f"{area} on validation people"
     if summary["metrics"] is not None:
         auc, who = summary["metrics"]["auc"], f"{area} on hidden people"
         if summary.get("selected_on") == "test":
@@ -373,8 +410,8 @@ def _disease(results: RunResults) -> str:
     outbreak = inputs.epidemic.outbreak
     first, ever = int(outbreak.seeds.sum()), int(outbreak.ever_infected().sum())
     return (
-        f"An outbreak of {pathogen.name} (basic reproduction number R0 "
-        f"{pathogen.r0:.1f}) was simulated: {ever:,} people "
+        f"{simulated_mark(inputs)}An outbreak of {pathogen.name} (basic reproduction "
+        f"number R0 {pathogen.r0:.1f}) was simulated: {ever:,} people "
         f"({outbreak.infected_share:.1%}) were infected by the end, {first:,} of them "
         f"initially and {ever - first:,} by others. The "
         f"{len(inputs.epidemic.labels.hidden):,} people not tested are hidden: methods "
@@ -392,11 +429,20 @@ def _results(results: RunResults) -> list[Part]:
         parts.append(Text(sentences, "note"))
     table = run_tables.methods_table(results.outcomes)
     evaluations = results.evaluations
-    sentences = [*run_tables.findings(evaluations, results.inputs.prepared.name)]
+    prepared = results.inputs.prepared
+    preset = prepared.name if prepared.city_folder is None else None
+    sentences = [*run_tables.findings(evaluations, preset)]
     sentences += _diagnostics(results)
     if not evaluations:
-        parts += [_not_evaluated(results), table]
-        return [*parts, *([Text(sentences, "findings")] if sentences else [])]
+        if warnings := run_tables.doubts(results.outcomes):
+            parts.append(Text(warnings, "note"))
+        tested = run_tables.accuracy_table(results.outcomes)
+        parts += [_not_evaluated(results), *([tested] if tested.rows else []), table]
+        parts += [Text(sentences, "findings")] if sentences else []
+        if tested.rows:
+            terms = [list(item) for item in glossary(tested.columns).items()]
+            parts.append(Table("Glossary", ["term", "meaning"], terms))
+        return parts
     parts += [Text(sentences, "findings"), run_tables.who_is_found(evaluations), table]
     parts += results.plots("precision-recall", "reliability")
     terms = [list(item) for item in glossary(_GLOSSARY).items()]
@@ -431,14 +477,21 @@ def _not_evaluated(results: RunResults) -> Text:
         else "everybody was tested, so nobody is hidden"
     )
     predict = f"epifalcon predict {_quoted_folder(results.inputs)} --out risks.csv"
-    sentences = [
-        f"No method is evaluated, because {why}.",
-        (
-            "The validation AUC measures the ranking of people who were tested but "
-            "held back. It also selected the best round, so it is slightly too high."
-        ),
-        f"Everybody's risk: `{predict}`",
-    ]
+    sentences = [f"No method is evaluated on untested people, because {why}."]
+    if any(one.tested is not None for one in results.outcomes):
+        sentences += [
+            (
+                "The first table compares the risks of tested people, predicted "
+                "without their own results, with these results. Where the same people "
+                "also chose the model or its round, the accuracy is too high."
+            ),
+            (
+                "It holds for people who are tested for the same reasons. If these "
+                "were symptoms or contacts, untested people are infected less often: "
+                "their risks are then too high, and their ranking can be worse."
+            ),
+        ]
+    sentences.append(f"Everybody's risk: `{predict}`")
     return Text(sentences, "note")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from epifalcon.epidemic.outbreak import ASYMPTOMATIC, SYMPTOMATIC
 from epifalcon.epidemic.reproduction_number import empirical_r0, hazard_r0
 from epifalcon.evaluation.metrics import MetricSettings
-from epifalcon.evaluation.uncertainty import auc_difference, auc_interval
+from epifalcon.evaluation.uncertainty import Interval, auc_difference, auc_interval
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.run_methods import Evaluation, Outcome
@@ -33,6 +33,8 @@ _CASE_MEASURES = {
     "share": " per hundred tested visitors",
     "presence": ", as slots spent there",
 }
+_HANDFUL = 20
+"""Fewer positive results do not show which of two methods ranks better."""
 _FORECASTS = {
     "model": "region model",
     "last": "last value",
@@ -59,6 +61,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
         "seconds_per_round": None,
         **first,
         "insecure_seed": any(item.insecure_seed for item in outcomes),
+        "simulated_on_real_people": inputs.simulated_on_real_people,
         "metrics": metrics,
         "prevalence": None if metrics is None else metrics["prevalence"],
         "epsilon": first.get("epsilon", dict.fromkeys(UNITS)),
@@ -86,16 +89,82 @@ def methods_table(
         columns = [METRICS[name].title for name in metrics]
     rows = []
     for outcome in outcomes:
-        values = [outcome.diagnostics.get("validation_auc")]
+        auc = outcome.diagnostics.get("validation_auc")
+        cells = [formats.number(auc)]
         if scored is not None:
             values = [getattr(outcome.metrics, name, None) for name in metrics]
-        cells = [formats.number(value) for value in values]
+            cells = [formats.number(value) for value in values]
+        elif auc is not None and outcome.tested is not None:
+            people, positives = outcome.tested.people, outcome.tested.positives
+            cells = [f"{cells[0]}, chosen on {people:,} people, {positives:,} positive"]
         # A method without a ledger uses places and tests without protection.
         spent = outcome.spent
         epsilon = None if spent is None else spent["epsilon"]["person"]
         cells += [formats.epsilon(epsilon), f"{outcome.seconds:.1f}"]
         rows.append([outcome.title, *cells])
     return Table(caption, ["method", *columns, "epsilon", "s"], rows)
+
+
+def accuracy_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return each method's accuracy on tested people; no rows if people are hidden."""
+    rows = []
+    for outcome in outcomes:
+        if (found := outcome.tested) is None:
+            continue
+        error = f"{found.calibration_error:.3f} ({found.calibration_by_chance:.3f})"
+        ranking = map(_with_interval, (found.auc, found.average_precision))
+        used = "chose the model" if found.selected else "out-of-fold"
+        rows.append(
+            [
+                *(outcome.title, used, f"{found.people:,}", f"{found.positives:,}"),
+                *(*ranking, error),
+            ]
+        )
+    caption = "Accuracy on tested people, by risks without their own results"
+    columns = ["method", "these people", "tested", "positive", "AUC"]
+    columns += [METRICS["average_precision"].title, "calibration error"]
+    return Table(caption, columns, rows)
+
+
+def doubts(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a warning for each accuracy that rests on few people who chose it.
+
+    A network is only compared with inference that uses the rates of the disease.
+    """
+    measured = [(one, one.tested) for one in outcomes if one.tested is not None]
+    inferred = [
+        (found.auc.estimate or 0.0, one.title, found)
+        for one, found in measured
+        if entry(one.method).uses_pathogen and not found.selected
+    ]
+    warnings = []
+    for one, found in measured:
+        auc = found.auc.estimate
+        if not found.selected or found.positives >= _HANDFUL or auc is None:
+            continue
+        warning = (
+            f"The AUC {auc:.3f} of {one.title} is of {found.people:,} people with "
+            f"{found.positives:,} positive results, which also chose the model: it is "
+            "too high, and can be chance"
+        )
+        if not inferred:
+            hint = "compare with inference: add --beside falcon-field"
+            warnings.append(f"{warning}; {hint}.")
+            continue
+        best, title, other = max(inferred, key=lambda item: item[0])
+        if auc > best:
+            warnings.append(
+                f"{warning}. Rely on {title}: AUC {best:.3f}, out-of-fold, of "
+                f"{other.people:,} people with {other.positives:,} positive results."
+            )
+    return warnings
+
+
+def _with_interval(found: Interval) -> str:
+    text = formats.number(found.estimate)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def guarantee(outcome: Outcome) -> Guarantee | None:
@@ -231,8 +300,11 @@ def top_count(people: int) -> int:
     return min(people, 100 if people >= 500 else 10)
 
 
-def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
-    """Return sentences on the run's own method, the first, and on the others."""
+def findings(evaluations: Sequence[Evaluation], preset: str | None) -> list[str]:
+    """Return sentences on the run's own method, the first, and on the others.
+
+    ``preset`` is None for a city that no preset describes.
+    """
     if not evaluations:
         return []
     own = evaluations[0]
@@ -296,7 +368,7 @@ def who_is_found(evaluations: Sequence[Evaluation]) -> Table:
     return Table("Infected people found", columns, rows)
 
 
-def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
+def _best(evaluations: Sequence[Evaluation], preset: str | None) -> str:
     methods = [one for one in evaluations if not entry(one.method).is_ceiling]
     if len(methods) < 2:
         return "No other method was run: add `--beside hgnn --beside hbp`."
@@ -306,12 +378,16 @@ def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
     chance = ""
     if gap.low is not None:
         chance = ", which can be chance" if gap.low <= 0 else ", larger than chance"
+    found = (
+        f"{_name(best)} has the highest AUC here; the difference to {_name(other)} is "
+        f"{_difference(best, other)}{chance}. This is one outbreak"
+    )
+    if preset is None:
+        return f"{found}; repeat the run with other seeds."
     listed = ",".join(one.method for one in evaluations)
     return (
-        f"{_name(best)} has the highest AUC here; the difference to {_name(other)} is "
-        f"{_difference(best, other)}{chance}. This is one outbreak; to run five: "
-        f"`epifalcon compare --preset {preset} --methods {listed} --seeds 5 --out "
-        "table`."
+        f"{found}; to run five: `epifalcon compare --preset {preset} --methods "
+        f"{listed} --seeds 5 --out table`."
     )
 
 

@@ -20,6 +20,7 @@ from epifalcon.experiments.run_report import (
     privacy_parts,
     repeat_command,
     settings_toml,
+    simulated_mark,
 )
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
@@ -36,6 +37,7 @@ _SOURCES: Final = {
         ("preset", "seed", "insecure_seed", "method", "mode"), "public: settings"
     ),
     **dict.fromkeys(("macro_cases", "selected_on"), "public: settings"),
+    "simulated_on_real_people": "public: settings",
     "people": "public: the declared size of the population",
     "regions": "public: the list that every device has",
     "slots": "public: the agreed days",
@@ -78,7 +80,8 @@ def write(
         else replace(table, caption=f"Raw data, not to be shared. {table.caption}")
         for table in full.tables
     ]
-    return replace(full, tables=tables, shareable=values)
+    notes = [f"Raw data, not to be shared. {note}" for note in full.notes]
+    return replace(full, tables=tables, shareable=values, notes=notes)
 
 
 def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "preset": prepared.name,
         "seed": inputs.seed,
         "insecure_seed": inputs.insecure_seed,
+        "simulated_on_real_people": inputs.simulated_on_real_people,
         "people": traces.people,
         "regions": len(traces.regions),
         "slots": traces.slots,
@@ -154,7 +158,8 @@ def _page(
     shown = [_released_table(outcome) for outcome in outcomes]
     return Page(
         title=f"epifalcon run: {prepared.name}",
-        lead="What may be shared of a private run: values released with noise, and "
+        lead=simulated_mark(inputs)
+        + "What may be shared of a private run: values released with noise, and "
         "what is public. Risks, exact counts and evaluation are raw data.",
         headline=[
             (f"{traces.people:,}", "people"),

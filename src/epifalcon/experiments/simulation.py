@@ -13,7 +13,7 @@ from epifalcon import store
 from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.seir import simulate
-from epifalcon.errors import SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import (
     DEFAULT_METHOD,
     DEFAULT_PRESET,
@@ -31,6 +31,10 @@ from epifalcon.types import Plain
 CITY, REPORTED = "city", "reported"
 OUTBREAK, KNOWN, HIDDEN = "outbreak", "known", "hidden"
 """Folders of a run."""
+SIMULATED = (
+    "SIMULATED: the outbreak and all test results are simulated on the traces of real "
+    "people. No risk here says anything about a real person."
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class CityInputs:
     city_folder: Path | None
     """Folder of an existing city; None if it was simulated."""
     seconds: float
+
+    @property
+    def is_imported(self) -> bool:
+        """True if the traces are of real people."""
+        return _is_imported(self.city_origin.settings)
 
     def reported(self, seed: int, progress: Progress = silent) -> Traces:
         """Return the traces as methods see them, reduced by ``reporting``."""
@@ -139,7 +148,7 @@ def choose_settings(
     stored: Plain = {}
     if city is not None:
         stored = store.read_manifest(find_folder(city, CITY))["settings"]
-    is_imported = city is not None and "outbreak" not in stored
+    is_imported = city is not None and _is_imported(stored)
     is_own_data = is_imported or tests is not None
     method = OWN_DATA_METHOD if is_own_data else DEFAULT_METHOD
     source: str | Plain = stored
@@ -152,6 +161,60 @@ def choose_settings(
         # The method that simulated the city was not chosen for these tests.
         source = {key: value for key, value in stored.items() if key != "method"}
     return Experiment.load(source, overrides, options, default_method=method, mode=mode)
+
+
+def choose_tests(city: Path | None, tests: Path | None, simulate: bool) -> Path | None:
+    """Return the folder of the test results of a run; None to simulate an outbreak.
+
+    Tests imported together with ``city`` are used. On imported people an outbreak is
+    simulated only if ``simulate``.
+    """
+    if tests is None:
+        if simulate or city is None or not has_real_people(city):
+            return None
+        place = find_folder(city, KNOWN)
+        if place == city or _is_simulated(place):
+            raise SettingsError(
+                f"{city}: holds real people, but no test results of them: import them "
+                "with epifalcon import --tests FILE, or add --simulate to simulate an "
+                "outbreak on their traces"
+            )
+        return city
+    if simulate:
+        raise SettingsError(
+            "--known reads test results and --simulate draws them: choose one"
+        )
+    if city is None:
+        raise SettingsError("--known needs --city, the folder of the tested people")
+    place = find_folder(tests, KNOWN)
+    if (tests / CITY).is_dir() and place == tests:
+        raise DataError(f"{tests}: holds no test results; import with --tests")
+    if _is_simulated(place) and has_real_people(city):
+        raise SettingsError(
+            f"{tests}: these test results are simulated, but the people of {city} are "
+            "real: give --simulate instead of --known"
+        )
+    return tests
+
+
+def has_real_people(folder: Path) -> bool:
+    """Return True if the city in ``folder`` was imported."""
+    return _is_imported(store.read_manifest(find_folder(folder, CITY))["settings"])
+
+
+def simulated_on_real_people(run: Path) -> bool:
+    """Return True if the run with its data in ``run`` simulates real people."""
+    return (run / HIDDEN).is_dir() and has_real_people(run)
+
+
+def _is_imported(settings: Plain) -> bool:
+    """Return True if a city with these settings is not simulated."""
+    return "outbreak" not in settings
+
+
+def _is_simulated(known: Path) -> bool:
+    """Return True if ``Epidemic.save`` wrote these test results."""
+    return "settings_sha256" in store.read_manifest(known)["settings"]
 
 
 def choose(

@@ -338,14 +338,16 @@ class _Training:
                 text = check.progress_text
                 if output.watch is not None:
                     output.watch(check)
-            output.progress("rounds", engine.round, engine.settings.rounds, text)
+            ended = self.stopping.ended
+            last = engine.round if ended else engine.settings.rounds
+            output.progress("rounds", engine.round, last, text)
             now = perf_counter()
-            if folder is not None and now >= due and not self.stopping.ended:
+            if folder is not None and now >= due and not ended:
                 checkpoints.save(folder, self._checkpoint(), self._origin)
                 # Saving takes at most a twentieth of the time in cities of any size.
                 pause, took = output.checkpoint_seconds, perf_counter() - now
                 due = perf_counter() + (max(pause, 19 * took) if pause else 0)
-            return self.stopping.ended
+            return ended
 
         if not self.stopping.ended:
             with pages_reused() as reuse_pages:

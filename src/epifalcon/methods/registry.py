@@ -207,6 +207,13 @@ def method_class(name: str) -> type[Method]:
     return getattr(importlib.import_module(module), cls)
 
 
+def source_file(name: str) -> str | None:
+    """Return the user's file that defines the method ``name``; None for ours."""
+    if name not in _OWN:
+        return None
+    return getattr(sys.modules.get(_OWN[name].__module__), "__file__", None)
+
+
 def load(folder: str | Path) -> Method:
     """Return the fitted estimator that ``Method.save`` wrote into ``folder``.
 

@@ -204,9 +204,10 @@ def train(
                             STEP_LIMIT: steps,
                             "validation_log_loss": loss,
                         }
+                stopped = best.since >= settings.patience
                 context.progress(
                     f"{name}: {unit}",
-                    steps * number + best.step,
+                    steps * number + (steps if stopped else best.step),
                     steps * len(learning_rates),
                     f"validation log loss {best.loss:.4f}",
                 )

@@ -87,6 +87,12 @@ STUDY_METRICS: Final = tuple(name for name in METRICS if name != "ece_mass")
 """Metrics that a study or comparison stores for each seed, in this order."""
 MEANINGS: Final = {
     "hidden": "Not tested; methods do not know their state.",
+    "these people": "Out-of-fold: excluded in turn. Chose the model: held back from "
+    "training, but their results selected the model or its round, so that its accuracy "
+    "is too high. In brackets: 95 % intervals.",
+    "calibration error": "Mean difference between the risk and the share of positive "
+    "results in groups of equal size, of 20 people on average or more. In brackets: "
+    "true probabilities have up to this error in 95 of 100 cases.",
     "masked": "Tested, but their result was not used for the prediction of their risk.",
     **{metric.title: metric.meaning for metric in METRICS.values()},
     "Platt, isotonic": "Two methods to recalibrate risks on masked people: a logistic "

@@ -439,13 +439,15 @@ class SitesRun(ServerRun[FalconRunRequest]):
         return self.calls.total(requests, messages.TalliesReply, check)
 
     def _train(self, engine: SitesEngine, progress: Progress) -> None:
-        last = engine.settings.rounds
+        rounds = engine.settings.rounds
 
         def watch(report: RoundReport) -> bool:
             self.round_seconds.append(report.seconds)
             text = ""
-            if self.stopping.due(engine.round, last) and not self._request.hides_tests:
+            due = self.stopping.due(engine.round, rounds)
+            if due and not self._request.hides_tests:
                 text = self._validate(engine, report.loss)
+            last = engine.round if self.stopping.ended else rounds
             progress("rounds", engine.round, last, text)
             self.report_progress(engine.round, last, text)
             if engine.round % self._options.checkpoint_every == 0:

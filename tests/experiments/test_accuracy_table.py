@@ -1,0 +1,58 @@
+"""Accuracy on tested people in tables and warnings, for methods of all kinds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon.evaluation.tested_people import accuracy_on_tested as accuracy
+from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.run_tables import accuracy_table, doubts, methods_table
+from epifalcon.methods.base import Scores
+
+
+def outcome(method, people, positives, noise, selected=False):
+    """A method whose risks rank tested people well if ``noise`` is low."""
+    rng = np.random.default_rng(people)
+    positive = np.arange(people) < positives
+    risk = np.clip(0.3 + 0.3 * positive + noise * rng.normal(size=people), 0, 1)
+    found = accuracy(risk, positive, rng, selected=selected)
+    diagnostics = {"validation_auc": found.auc.estimate} if selected else {}
+    return Outcome(method, Scores(risk, diagnostics=diagnostics), tested=found)
+
+
+FIELD = outcome("falcon-field", 120, 40, 0.3)
+LUCKY = outcome("falcon", 12, 3, 0.01, selected=True)
+
+
+def test_every_method_has_one_row_that_says_who_was_used():
+    rows = accuracy_table([LUCKY, FIELD, Outcome("dct", Scores(np.zeros(3)))]).rows
+    assert [row[:4] for row in rows] == [
+        ["Falcon", "chose the model", "12", "3"],
+        ["Falcon Field", "out-of-fold", "120", "40"],
+    ]
+    [row, other] = methods_table([LUCKY, FIELD]).rows
+    assert row[1] == "1.000, chosen on 12 people, 3 positive"
+    assert other[1] == "-"
+
+
+def test_a_network_above_inference_by_a_handful_of_positives_is_doubted():
+    [warning] = doubts([LUCKY, FIELD])
+    assert "of 12 people with 3 positive results" in warning
+    assert "Rely on Falcon Field" in warning
+    [warning] = doubts([LUCKY])
+    assert "--beside falcon-field" in warning
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [outcome("falcon", 200, 80, 0.01, selected=True), FIELD],
+        [outcome("falcon", 40, 3, 2.0, selected=True), FIELD],
+        [replace(FIELD, tested=None)],
+        [FIELD],
+    ],
+    ids=["many positives", "below inference", "not measured", "inference alone"],
+)
+def test_nothing_else_is_doubted(others):
+    assert doubts(others) == []
