@@ -72,6 +72,13 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="Minimum time between checkpoints.")
     ] = 10.0,
+    tested_because: Annotated[
+        str | None,
+        option(
+            "Why people were tested: random, contact, symptoms or unknown (default: "
+            "unknown for imported tests, else random)."
+        ),
+    ] = None,
     record_view: Annotated[
         int | None,
         typer.Option(
@@ -117,6 +124,8 @@ def run(
         chosen["beside"] = beside
     if record_view is not None:
         chosen["view"] = {"people": record_view}
+    if tested_because is not None:
+        chosen["labels"] = {"tested_because": tested_because}
     experiment = None
     if not resume:
         known = choose_tests(city, known, simulate)

@@ -160,6 +160,10 @@ def choose_settings(
     elif is_own_data:
         # The method that simulated the city was not chosen for these tests.
         source = {key: value for key, value in stored.items() if key != "method"}
+    options = dict(options or {})
+    if tests is not None and not _is_simulated(find_folder(tests, KNOWN)):
+        because = {"tested_because": "unknown"}
+        options["labels"] = {**because, **options.get("labels", {})}
     return Experiment.load(source, overrides, options, default_method=method, mode=mode)
 
 
