@@ -145,3 +145,23 @@ def test_the_next_command_removes_what_a_killed_import_left(epifalcon, files):
     assert stat.filemode(left.stat().st_mode) == "drwx------"
     assert epifalcon("city", *TINY, "--out", files / "other").code == 0
     assert not left.exists()
+
+
+def test_contacts_without_locations_run_up_to_the_report(epifalcon, tmp_path):
+    days = range(1, 7)
+    lines = ["person 1,person 2,start,duration"] + [
+        f"p{k},p{(k + day) % 12},2020-03-{day:02d}T1{k % 3}:00,{30 + k}"
+        for day in days
+        for k in range(12)
+    ]
+    (tmp_path / "contacts.csv").write_text("\n".join(lines))
+    results = [f"p{k},2020-03-06,{'pos' if k % 2 else 'neg'}" for k in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["person,time,result", *results]))
+    made = epifalcon(
+        *("import", "--visits", tmp_path / "contacts.csv", "--kind", "contacts"),
+        *("--tests", tmp_path / "t.csv", "--out", tmp_path / "in", "--json"),
+    ).json
+    assert (made["people"], made["extent"], made["share_if_filled"]) == (12, None, None)
+    words = ("--city", tmp_path / "in", "--known", tmp_path / "in", "--method", "hbp")
+    assert epifalcon("run", *words, "--out", tmp_path / "out").code == 0
+    assert "no coordinates" in (tmp_path / "out" / "report.html").read_text()
