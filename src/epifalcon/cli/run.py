@@ -135,12 +135,13 @@ def run(
     else:
         finished(out)
     if resume and (preset or overrides or chosen or mode):
-        stored = str(out / SETTINGS)
+        stored = Experiment.load(str(out / SETTINGS))
+        because = {"tested_because": stored.labels.tested_because}
         experiment = Experiment.load(
-            preset or stored,
+            preset or str(out / SETTINGS),
             overrides or (),
-            chosen,
-            default_method=Experiment.load(stored).method,
+            {"labels": because, **chosen},
+            default_method=stored.method,
             mode=mode,
         )
     # Imports torch, which takes seconds: wrong arguments are refused before.

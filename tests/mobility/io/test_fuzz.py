@@ -156,7 +156,8 @@ def is_read(seed: int, folder: Path) -> bool:
                 place = Regions("poi", np.zeros((1, 2)))
                 traces = Traces(ids, clock, place, ["ann", "bob"])
                 known, rows = read_results(path, traces)
-                assert len(known.person) == rows.accepted
+                # Rows with equal person, slot, kind and result are one test.
+                assert len(known.person) <= rows.accepted
             else:
                 rows = import_visits(path, settings_for(kind, folder, rng)).rows
         except EpifalconError:
