@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from epifalcon.checks import extra_module, one_of, same_length, whole
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.labels import Labels, Target
+from epifalcon.epidemic.test_kinds import EVER, find_kind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
@@ -377,12 +378,15 @@ def _met(world: ForeignWorld, positive: NDArray[np.int64], day: int) -> Mask:
 def known_tests(traces: Traces, tests: pl.DataFrame) -> TestResults:
     """Convert tests to the record of methods; each counts for its day's last slot."""
     per_day = traces.clock.slots_per_day
+    names = sorted(set(tests["kind"])) or [EVER.name]
     return TestResults.from_tests(
         traces.people,
         tests["person"].to_numpy(),
         tests["result"].to_numpy(),
         tests["day"].to_numpy() * per_day + per_day - 1,
         traces.names_sha256,
+        tests["kind"].replace_strict(names, range(len(names))).to_numpy(),
+        tuple(map(find_kind, names)),
     )
 
 
