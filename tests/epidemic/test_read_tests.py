@@ -51,7 +51,7 @@ def test_one_entry_per_test_in_order(tmp_path):
     assert known.slot.tolist() == [35, 0, 0, 18]
     assert known.positive.tolist() == [False, False, True, True]
     assert (rows.refused, rows.accepted) == ({}, 5)
-    assert [kind.name for kind in known.kinds] == ["pcr"]
+    assert [kind.name for kind in known.kinds] == ["ever"]
 
 
 def test_tests_have_the_kind_of_their_row_or_the_default(tmp_path):

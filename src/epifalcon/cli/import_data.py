@@ -34,7 +34,7 @@ def import_(
             "clinical, ever (any earlier infection), or a TOML file with sensitivity "
             "by day since infection and specificity."
         ),
-    ] = "pcr",
+    ] = "ever",
     columns: Annotated[
         _Text, option("Column names of the visits, e.g. person=id,time=ts.")
     ] = None,

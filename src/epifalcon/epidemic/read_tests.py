@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from epifalcon.epidemic.test_kinds import KINDS, PCR, TestKind
+from epifalcon.epidemic.test_kinds import EVER, KINDS, TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
@@ -35,7 +35,7 @@ def read_results(
     path: Path,
     traces: Traces,
     settings: ReadSettings | None = None,
-    kind: TestKind = PCR,
+    kind: TestKind = EVER,
 ) -> tuple[TestResults, RowCount]:
     """Read the tests in a CSV or Parquet file.
 

@@ -140,7 +140,7 @@ def read_tests(
     path: str | Path,
     traces: Traces,
     *,
-    kind: str = "pcr",
+    kind: str = "ever",
     columns: Mapping[str, str] | None = None,
     date_format: str | Sequence[str] = (),
     max_refused_share: float = 0.5,
