@@ -477,6 +477,8 @@ def _not_evaluated(results: RunResults) -> Text:
         else "everybody was tested, so nobody is hidden"
     )
     predict = f"epifalcon predict {_quoted_folder(results.inputs)} --out risks.csv"
+    kinds = ", ".join(kind.name for kind in results.inputs.known.kinds)
+    because = results.inputs.prepared.experiment.labels.tested_because
     sentences = [f"No method is evaluated on untested people, because {why}."]
     if any(one.tested is not None for one in results.outcomes):
         sentences += [
@@ -486,9 +488,11 @@ def _not_evaluated(results: RunResults) -> Text:
                 "also chose the model or its round, the accuracy is too high."
             ),
             (
-                "It holds for people who are tested for the same reasons. If these "
-                "were symptoms or contacts, untested people are infected less often: "
-                "their risks are then too high, and their ranking can be worse."
+                "It holds for people who are tested for the same reasons. Assumed of "
+                f"the tests: kind {kinds} (set by epifalcon import --test-kind), "
+                f"reason {because} (--tested-because). If people were tested because "
+                "of symptoms and the reason is random, risks of untested people are "
+                "too high."
             ),
         ]
     sentences.append(f"Everybody's risk: `{predict}`")
