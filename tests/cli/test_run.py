@@ -301,7 +301,7 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
         refused = epifalcon(*words, outs[0] / "figures" / "it.csv")
         refused.require_error(6, "among the shareable files")
     assert content(outs[0]) == shareable
-    # Whoever has only the shareable files is told why commands refuse them.
+    # Explain the refusal to those who have only the shareable files.
     received = tmp_path / "received"
     shutil.copytree(outs[0], received, ignore=shutil.ignore_patterns("private"))
     refused = epifalcon("predict", received, "--out", tmp_path / "r.csv")

@@ -30,3 +30,15 @@ def test_who_is_infected_now_follows_from_the_rates(pathogen):
         ill = (ends > day).mean()
         assert table[day] == pytest.approx(0.9 * ill + 0.02 * (1 - ill), abs=0.005)
     assert table[-1] == pytest.approx(0.02, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "content", ["sensitivity = [1.2]\nspecificity = 0.7", "specificity = 0.7", "a = 1"]
+)
+def test_an_invalid_file_is_named(tmp_path, content):
+    path = tmp_path / "mine.toml"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=r"mine\.toml: "):
+        find_kind(str(path))
+    path.write_text("sensitivity = [0.1, 0.8]\nspecificity = 0.99")
+    assert find_kind(str(path)).name == "mine"

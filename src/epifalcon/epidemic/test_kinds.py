@@ -99,7 +99,11 @@ KINDS = MappingProxyType(
 def find_kind(name: str) -> TestKind:
     """Return the kind ``name``, or the one in a TOML file of that name."""
     if name.endswith(".toml"):
-        return build(TestKind, {"name": Path(name).stem, **read_toml(Path(name))})
+        values = read_toml(Path(name))
+        try:
+            return build(TestKind, {"name": Path(name).stem, **values})
+        except SettingsError as error:
+            raise SettingsError(f"{name}: {error}") from None
     if name not in KINDS:
         raise SettingsError(unknown_name("kind of test", name, KINDS))
     return KINDS[name]
