@@ -23,7 +23,7 @@ from epifalcon.experiments.run_methods import (
     traces_of,
 )
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.methods.hbp import share_infected, with_infected_share
+from epifalcon.methods.hbp import share_infected
 from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.settings import json_text
 from tests.cli.runs import content

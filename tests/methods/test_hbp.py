@@ -19,7 +19,6 @@ from epifalcon.methods.hbp import (
     MeanField,
     MeanFieldSettings,
     share_infected,
-    with_infected_share,
 )
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.subsample import keep_last_days

@@ -198,7 +198,7 @@ class OwnTests(NamedTuple):
 
     def losses(self, risk: Probabilities) -> Floats:
         """Return the log loss of each risk, (people,)."""
-        return np.asarray(-np.log(np.clip(self.likelihood(risk), _LEAST_CLIP, 1.0)))
+        return np.asarray(-np.log(np.maximum(self.likelihood(risk), _LEAST_CLIP)))
 
 
 class PersonState(NamedTuple):

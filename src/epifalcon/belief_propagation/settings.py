@@ -120,6 +120,9 @@ class FieldSettings(Checked):
     damping_backoff: Annotated[Share, positive] = 0.7
     """Factor on the step size, applied whenever the evidence changes direction."""
     region: TransmissionSettings = field(default_factory=TransmissionSettings)
+    rates: Literal["auto", "published"] = "auto"
+    """``auto`` estimates R0 and the share of people infected at the start from held-out
+    people, unless all tests are random and say whether a person was ever infected."""
     folds: CountOrZero = 4
     """Number of folds of the tested people, for their out-of-fold risks, the selection
     of the transmission model, and calibration."""

@@ -115,6 +115,12 @@ class TestHistories:
         rest = 1 - self.onset.sum()
         return np.pad(rest + by_day, ((0, 0), (0, 1)), constant_values=1.0)
 
+    def log_never(self, rates: Floats) -> Floats:
+        """Return the log likelihood without infection, (people,)."""
+        background = rates[:-1]
+        by_day = np.where(self.tested > 0, np.log(background), np.log1p(-background))
+        return np.asarray((self.at_risk * by_day).sum(axis=1)[self.of_person])
+
     def tally(self, infected: Floats, rates: Floats) -> Floats:
         """Sum tests and people by day, (4, days).
 

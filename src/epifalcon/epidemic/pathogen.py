@@ -42,8 +42,13 @@ class Pathogen(Checked):
 
 SARS_COV_2 = Pathogen(name="sars-cov-2", beta=0.405, alpha=0.2564, mu=0.071)
 OMICRON = Pathogen(name="omicron", beta=0.766, alpha=0.6579, mu=0.071)
+UNKNOWN = Pathogen(name="unknown", beta=3 / 7, alpha=1 / 3, mu=1 / 7)
+"""Medians of a broad prior of respiratory infections; Falcon Field estimates the
+rates."""
 
-PATHOGENS = MappingProxyType({each.name: each for each in (SARS_COV_2, OMICRON)})
+PATHOGENS = MappingProxyType(
+    {each.name: each for each in (SARS_COV_2, OMICRON, UNKNOWN)}
+)
 """Built-in pathogens by name."""
 
 

@@ -102,6 +102,12 @@ def default_outbreak() -> OutbreakSettings:
     return OutbreakSettings(seed_share=0.02)
 
 
+def with_infected_share(rule: OutbreakSettings, share: float) -> OutbreakSettings:
+    """Return the rule with ``share`` of the people infected at the start."""
+    rule = replace(rule, seed_count=None, seed_people=(), seed_regions=())
+    return replace(rule, seed_share=share)
+
+
 def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
     """Return the settings of a named rule.
 

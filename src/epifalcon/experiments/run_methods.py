@@ -31,7 +31,7 @@ from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import ValidationCheck, Watch
 from epifalcon.federation.preparation import Selection
 from epifalcon.methods.base import INSECURE_SEED, STEP_LIMIT, Context, Method, Scores
-from epifalcon.methods.hbp import share_infected, with_infected_share
+from epifalcon.methods.hbp import share_infected
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
 from epifalcon.mobility.traces import Traces

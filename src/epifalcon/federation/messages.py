@@ -31,7 +31,7 @@ from epifalcon.models.tensor_files import tensors_under
 from epifalcon.settings import convert, plain
 from epifalcon.types import Floats, Mask, Plain
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of the message protocol; server and sites must use the same version."""
 ERROR = "error"
 """Key in an answer: why the site could not handle the request, without any data."""

@@ -151,6 +151,8 @@ class FalconField(Method):
             now=now.without_tests,
             now_tested=now.tested,
         )
+        if found.rates is not None:
+            scores.diagnostics["rates"] = found.rates.intervals
         if ledger is not None:
             scores.diagnostics["spent"] = privacy_spent(task.mode, ledger)
             scores.diagnostics["released"] = schedule.released_tests
@@ -158,10 +160,12 @@ class FalconField(Method):
             return scores
         recalibrations = self._recalibrations(site, schedule, known)
         ever, current = risk.copy(), now.without_tests.copy()
-        for without, final in sorted(site.finals.items(), key=lambda item: item[0]):
+        for without in sorted(site.finals):
             own = site.own(without)
-            risk[own] = recalibrations[without].line(final.risk)[own]
+            risk[own] = recalibrations[without].line(ever)[own]
             current[own] = site.now[without].without_tests[own]
+        if not task.tests_are_random:
+            current[~known.tested] = now.tested[~known.tested]
         current = current_given_ever(current, ever, risk)
         scores.diagnostics.update(vars(recalibrations[()].line))
         scores.diagnostics[MEAN_NOW] = float(current.mean())

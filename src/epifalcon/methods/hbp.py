@@ -14,7 +14,7 @@ tables over two infection times for each pair of contacts. Here a message is one
 per visit and direction of time.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -65,6 +65,7 @@ class Hbp(Method):
             folds=self.settings.folds,
             region=_PATHOGENS_RATE,
             calibration="none",
+            rates="published",
             damping=self.damping,
         )
         settings, context = FalconFieldSettings(field=inference), self.context
@@ -126,12 +127,6 @@ class MeanField(Hbp):
     name = "mean-field"
     settings_type: ClassVar[type] = MeanFieldSettings
     damping = 1.0
-
-
-def with_infected_share(rule: OutbreakSettings, share: float) -> OutbreakSettings:
-    """Return the rule with ``share`` of the people infected at the start."""
-    rule = replace(rule, seed_count=None, seed_people=(), seed_regions=())
-    return replace(rule, seed_share=share)
 
 
 def share_infected(

@@ -2,6 +2,8 @@
 
 The same schedule is used in one process, over sites and in the audit:
 
+0. unless all tests are random and without dates, short runs without two folds, from
+   whose losses the rates of the disease are estimated (``disease_rates``);
 1. for each pair of folds of the tested people a cold base run without both;
 2. for each candidate transmission model a short run from the base: each held-out fold
    of the pair selects the model for the other fold;
@@ -14,7 +16,7 @@ affects its own risk. A private run is one run, without folds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -22,6 +24,12 @@ from typing import Protocol
 import numpy as np
 
 from epifalcon.belief_propagation.calibration import ModelLosses
+from epifalcon.belief_propagation.disease_rates import (
+    Disease,
+    RateEstimate,
+    estimate_rates,
+    evaluations,
+)
 from epifalcon.belief_propagation.inference import (
     FactorGraph,
     InferenceState,
@@ -44,6 +52,7 @@ from epifalcon.belief_propagation.settings import (
 )
 from epifalcon.belief_propagation.testing import RANDOM, initial_rates
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
+from epifalcon.epidemic.pathogen import UNKNOWN, Pathogen
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.denoising import DenoisingExchange, by_slot
 from epifalcon.federation.field.privacy_plan import FieldPlan, opening_receipts
@@ -52,6 +61,8 @@ from epifalcon.federation.field.site_people import (
     FieldRun,
     FieldSite,
     HeldOutFold,
+    RunPurpose,
+    RunStart,
     SiteCounts,
 )
 from epifalcon.federation.preparation import SiteData
@@ -70,8 +81,10 @@ class SiteGroup(MessageExchange, Protocol):
     def begin(self, run: FieldRun) -> None:
         """Start ``run`` at all sites."""
 
-    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
-        """Return the log losses of held-out people under each candidate model."""
+    def losses(
+        self, held_out: Sequence[HeldOutFold], models: Sequence[TransmissionModel]
+    ) -> ModelLosses:
+        """Return the log losses of held-out people under each of ``models``."""
 
 
 @dataclass
@@ -83,6 +96,8 @@ class ServerResult:
     sweeps: int = 0
     state: InferenceState | None = None
     """Final state of the run with all tests."""
+    rates: RateEstimate | None = None
+    """Estimated rates of the disease; None if the published ones were used."""
 
     @property
     def field(self) -> dict[str, Floats]:
@@ -120,6 +135,7 @@ class InferenceSchedule:
         """Collect the counts of all sites; ``factor`` fixes transmission factors."""
         self._people, self._task, self._clock = people, task, clock
         self._report, self._factor = report, factor
+        self._disease: Disease | None = None
         self._counts = people.counts()
         self._rates = rates_for(count, clock, task.pathogen, task.rule)
         self.result = ServerResult()
@@ -132,12 +148,10 @@ class InferenceSchedule:
             )
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
-        force = 0.0
-        if share is not None:
-            force = force_by_share(share, clock, task.pathogen, task.rule)
+        self._share = share
         self.graph = FactorGraph(
             clock,
-            force,
+            self._force(task.pathogen),
             task.rule.chance,
             crowd,
             over_susceptible=task.rule.contact == "I/S",
@@ -150,6 +164,18 @@ class InferenceSchedule:
         self._folds: list[int] = []
         if task.folds:
             self._folds = np.flatnonzero(self._counts.tests[:, 0]).tolist()
+        dated = bool(self._counts.dated.sum()) or not task.tests_are_random
+        unknown = task.pathogen.name == UNKNOWN.name
+        self._estimates = (
+            settings.rates == "auto"
+            and len(self._folds) >= LEAST_FOLDS
+            and (dated or unknown)
+        )
+        if self._estimates and len(self._models) > 1:
+            # The rates replace the global factor.
+            self._models = tuple(
+                dict.fromkeys(("fixed", *(EQUALLY_RICH & {*self._models})))
+            )
         self._selects = len(self._models) > 1 and len(self._folds) > 1
         calibrates = settings.calibration == "auto" and len(self._folds) >= LEAST_FOLDS
         self._candidates = self._models if self._selects or calibrates else ()
@@ -160,12 +186,16 @@ class InferenceSchedule:
     def run(self) -> ServerResult:
         """Execute all runs in the order of the module docstring."""
         result, held_out = self.result, []
+        if self._estimates:
+            result.rates = self._estimate_rates()
         state: InferenceState | None = None
         for pair in self.pairs():
-            base = FieldRun(pair.folds, self._models[0], "cold", "base")
+            base = self._new_run(pair.folds, self._models[0], "cold", "base")
             common = self._run(base, self._short)
             for transmission in self._candidates:
-                candidate = FieldRun(pair.folds, transmission, "base", "candidate")
+                candidate = self._new_run(
+                    pair.folds, transmission, "base", "candidate"
+                )
                 self._run(candidate, self._candidate_sweeps, common)
             for fold in pair.owned:
                 held_out.append(HeldOutFold(fold, pair.folds))
@@ -173,15 +203,15 @@ class InferenceSchedule:
                 if self._selects and partner is not None:
                     transmission = self._select([HeldOutFold(partner, pair.folds)])
                 result.transmission_of_folds[fold] = transmission
-                run = FieldRun((fold,), transmission, "base")
+                run = self._new_run((fold,), transmission, "base")
                 state = self._run(run, self._more, common)
         chosen = self._select(held_out) if self._selects else self._models[0]
         result.transmission = chosen
         if state is None:
             sweeps = self._task.inference.sweeps
-            result.state = self._run(FieldRun((), chosen), sweeps)
+            result.state = self._run(self._new_run((), chosen), sweeps)
         else:
-            last = FieldRun((), chosen, "last")
+            last = self._new_run((), chosen, "last")
             result.state = self._run(last, self._more, state)
         return result
 
@@ -200,7 +230,10 @@ class InferenceSchedule:
         if not self._folds:
             return self._task.inference.sweeps
         each = self._short + len(self._candidates) * self._candidate_sweeps
-        return len(self.pairs()) * each + (1 + len(self._folds)) * self._more
+        found = len(self.pairs()) * each + (1 + len(self._folds)) * self._more
+        if self._estimates:
+            found += evaluations(self._task.pathogen) * self._short
+        return found
 
     def pairs(self) -> list[Pair]:
         """Return the pairs of folds that base runs exclude."""
@@ -215,7 +248,43 @@ class InferenceSchedule:
         return result
 
     def _select(self, held_out: Sequence[HeldOutFold]) -> TransmissionModel:
-        return self._people.losses(held_out).best(self._models, EQUALLY_RICH)
+        losses = self._people.losses(held_out, self._models)
+        return losses.best(self._models, EQUALLY_RICH)
+
+    def _new_run(
+        self,
+        without: tuple[int, ...],
+        transmission: TransmissionModel,
+        start: RunStart = "cold",
+        purpose: RunPurpose = "final",
+    ) -> FieldRun:
+        return FieldRun(without, transmission, start, purpose, self._disease)
+
+    def _estimate_rates(self) -> RateEstimate:
+        """Estimate the rates from the losses of two folds in runs without them."""
+        folds = tuple(self._folds[:2])
+        held_out = [HeldOutFold(fold, folds) for fold in folds]
+
+        def loss(disease: Disease) -> float:
+            self._assume(disease)
+            self._run(self._new_run(folds, "fixed", purpose="candidate"), self._short)
+            return float(self._people.losses(held_out, ("fixed",)).total[0])
+
+        task = self._task
+        found = estimate_rates(loss, Disease(task.pathogen, self._rates.seeded))
+        self._assume(found.disease)
+        return found
+
+    def _assume(self, disease: Disease) -> None:
+        """Use the rates of ``disease`` from the next run on."""
+        self._disease = disease
+        self._rates = self._rates._replace(seeded=disease.seed_share)
+        self.graph = replace(self.graph, force=self._force(disease.pathogen))
+
+    def _force(self, pathogen: Pathogen) -> float:
+        if self._share is None:
+            return 0.0
+        return force_by_share(self._share, self._clock, pathogen, self._task.rule)
 
     def _run(
         self, run: FieldRun, sweeps: int, start: InferenceState | None = None
@@ -290,8 +359,10 @@ class LocalSites:
         for site in self.sites:
             site.end(received)
 
-    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
-        return reduce(add, [site.losses(held_out) for site in self.sites])
+    def losses(
+        self, held_out: Sequence[HeldOutFold], models: Sequence[TransmissionModel]
+    ) -> ModelLosses:
+        return reduce(add, [site.losses(held_out, models) for site in self.sites])
 
 
 def run_in_process(

@@ -152,7 +152,7 @@ _UNPROTECTED = {
         "tested people's infections and hazard by region, summed over a site"
     ),
     "testing": "numbers of tests, and of people some days after symptoms, by day",
-    "held-out losses": "losses of held-out tested people, summed over a site",
+    "held-out losses": "losses of held-out people, summed over a site",
 }
 
 
@@ -163,7 +163,7 @@ def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
     absent = {
         "transmission": not task.learns_transmission,
         "testing": task.tests_are_random,
-        "held-out losses": not task.selects_transmission,
+        "held-out losses": not task.scores_held_out,
     }
     releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
     return tuple(

@@ -73,9 +73,9 @@ class FalconFieldSettings:
 class FieldTask:
     """Settings and disease model of a run, as sent to all sites.
 
-    Unless tests are random, transmission is estimated for the whole city only, and
-    risks are not recalibrated, since tested people differ from others. Private runs
-    assume random tests.
+    Unless tests are random, transmission is equal in all regions, and risks are not
+    recalibrated, since tested people differ from others. Private runs assume random
+    tests.
     """
 
     settings: FalconFieldSettings = field(default_factory=FalconFieldSettings)
@@ -111,7 +111,7 @@ class FieldTask:
             return task
         region = settings.field.region
         if region.transmission == "auto":
-            region = replace(region, transmission="global")
+            region = replace(region, transmission="fixed")
         field = replace(settings.field, region=region, calibration="none")
         return replace(task, settings=replace(settings, field=field))
 
@@ -148,9 +148,12 @@ class FieldTask:
         return replace(self.settings.field, sweeps=self.settings.privacy.sweeps)
 
     @property
-    def selects_transmission(self) -> bool:
-        """Return True if held-out people select the transmission model."""
-        return not self.private and len(self.settings.field.region.candidates) > 1
+    def scores_held_out(self) -> bool:
+        """Return True if losses of held-out people are requested.
+
+        They select the transmission model and estimate the rates of the disease.
+        """
+        return self.folds > 0
 
     @property
     def learns_transmission(self) -> bool:

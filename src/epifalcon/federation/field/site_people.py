@@ -15,7 +15,7 @@ of sites.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
 from epifalcon.belief_propagation.calibration import ModelLosses
+from epifalcon.belief_propagation.disease_rates import Disease
 from epifalcon.belief_propagation.inference import ChainCohort, CurrentRisk
 from epifalcon.belief_propagation.seir_chain import (
     EdgeMessages,
     OwnTests,
+    Rates,
     Sums,
     SweepOptions,
     rates_for,
@@ -34,6 +36,7 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.belief_propagation.testing import TestHistories
 from epifalcon.checks import present
+from epifalcon.epidemic.settings import with_infected_share
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.federation.field.denoising import ExpectedProfile, unit_of
@@ -52,6 +55,8 @@ from epifalcon.types import Additive, Floats, Mask, Probabilities, RegionIds
 
 _BELOW_BOUND = 1 - 2.0**-40
 """Factor slightly below 1: rounding must not make a vector longer than the bound."""
+RunStart = Literal["cold", "base", "last"]
+RunPurpose = Literal["base", "candidate", "final"]
 Candidate = tuple[tuple[int, ...], TransmissionModel]
 """Key of a candidate run: excluded folds and transmission model."""
 
@@ -64,11 +69,13 @@ class FieldRun:
     """Folds whose tests are excluded."""
     transmission: TransmissionModel = "fixed"
     """Transmission model of the run."""
-    start: Literal["cold", "base", "last"] = "cold"
+    start: RunStart = "cold"
     """Initial messages. ``cold``: none. ``base``: those of the last base run. ``last``:
     those of the last final run. That run must exclude all tests excluded here."""
-    purpose: Literal["base", "candidate", "final"] = "final"
+    purpose: RunPurpose = "final"
     """Use of the run: start of others, model selection, or risks."""
+    disease: Disease | None = None
+    """Estimated rates; None for those of the task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +113,9 @@ class SiteCounts(Record, Additive):
     per region; in mode ``local`` empty, since ``noises`` counts the people."""
     tests: Floats
     """Tested and positive people per fold, (folds, 2); one noised row if private."""
+    dated: Floats
+    """Number of tests whose results depend on when a person was infected, (1,); empty
+    if private."""
     noises: Floats
     """Number of noise terms in each cell, (cells in time, 1 + regions): one per sender
     in mode ``local``. Empty in mode ``off``."""
@@ -118,6 +128,14 @@ class RunRisks:
     risk: Probabilities
     """Probability of having been infected, own tests excluded, (people,)."""
     tests: OwnTests
+    log_never: Floats | float = 0.0
+    """Log likelihood of being tested on these days without infection, (people,); 0 if
+    tests are random."""
+
+    @property
+    def losses(self) -> Floats:
+        """Negative log likelihood of own tests and their days, (people,)."""
+        return np.maximum(self.tests.losses(self.risk) - self.log_never, 0.0)
 
 
 class ClippingRule(NamedTuple):
@@ -252,14 +270,15 @@ class FieldSite:
         """Assign people to folds by ``seed``; ``people`` counts those of all sites."""
         self.data, self.task = data, task
         draws = drawn_for(data.people, "falcon-field folds", seed)
-        self.fold = (draws * max(task.folds, 1)).astype(np.int64)
-        self.fold[~data.known.tested] = -1
+        self.part = (draws * max(task.folds, 1)).astype(np.int64)
+        """Fold of each person, tested or not."""
+        self.fold = np.where(data.known.tested, self.part, -1)
         traces = data.traces
         total = traces.people if people is None else people
         self.size = Size(total, traces.clock, len(traces.regions))
         self.plan = FieldPlan(task.settings.privacy, traces.clock)
-        self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
+        self.rates = self._rates(FieldRun())
         self.exchanges = 0
         """Number of sweeps of the current run so far."""
         self.scale: dict[tuple[str, int], float] = {}
@@ -270,20 +289,26 @@ class FieldSite:
         """Risks of being infected at the end of final runs."""
         self.candidates: dict[Candidate, RunRisks] = {}
         """Results of candidate models."""
-        self.cohort = self._new_cohort(data.known, ())
+        self.cohort = self._new_cohort(data.known, FieldRun())
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
 
     @property
     def risk(self) -> Probabilities:
-        """Risk of each person, (people,); out-of-fold for tested people."""
+        """Risk of each person, (people,); out-of-fold for tested people.
+
+        If testing is evidence, that of untested people includes not being tested.
+        """
         if () not in self.finals:
             raise DataError("the run has not ended")
         risk = np.empty(len(self.fold))
         for without in sorted(self.finals):
             own = self.own(without)
             risk[own] = self.finals[without].risk[own]
+        if not self.task.tests_are_random:
+            untested = self.fold < 0
+            risk[untested] = self.now[()].ever[untested]
         return risk
 
     def own(self, without: tuple[int, ...]) -> Mask:
@@ -297,16 +322,20 @@ class FieldSite:
         np.add.at(tests[:, 0], self.fold[status >= 0], 1)
         np.add.at(tests[:, 1], self.fold[status == 1], 1)
         if not self.task.private:
-            return SiteCounts(self.cohort.crowd(), tests, np.zeros((0, 0)))
+            dated = [not kind.is_exact for kind in self.data.known.kinds]
+            count = np.array([np.count_nonzero(np.array(dated)[self.data.known.kind])])
+            crowd, none = self.cohort.crowd(), np.zeros((0, 0))
+            return SiteCounts(crowd, tests, count.astype(np.float64), none)
         tests = self._noised_tests(tests)
         clipping = presence_clipping(self.plan)
         sent = send(self.cohort, clipping)
         if self.task.is_local:
-            return SiteCounts(np.zeros((0, 0)), tests, sent.senders)
+            return SiteCounts(np.zeros((0, 0)), tests, np.zeros(0), sent.senders)
         cells = self.data.traces.slots // self.plan.length
         noises = np.ones((cells, sent.total.shape[1]))
         noises[:, 0] = 0
-        return SiteCounts(self._noised(sent, PRESENCE, 0, clipping), tests, noises)
+        crowd = self._noised(sent, PRESENCE, 0, clipping)
+        return SiteCounts(crowd, tests, np.zeros(0), noises)
 
     def begin(self, run: FieldRun) -> None:
         """Start ``run``: exclude its folds' tests and set the initial messages."""
@@ -315,9 +344,10 @@ class FieldSite:
             raise DataError(f"without={run.without} must be folds from 0 to {last}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
+        self.rates = self._rates(run)
         known = self.data.known.of_people(~np.isin(self.fold, run.without))
         if run.start == "cold":
-            self.cohort = self._new_cohort(known, run.without)
+            self.cohort = self._new_cohort(known, run)
         else:
             before, cohort = self.run, self.cohort
             if run.start == "base":
@@ -326,7 +356,7 @@ class FieldSite:
             before = present(before, missing)
             if not set(run.without) <= set(before.without):
                 raise DataError("a run starts from one that used tests it excludes")
-            self.cohort = cohort.with_tests(known, self._histories(run.without))
+            self.cohort = cohort.with_tests(known, self._histories(run))
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
@@ -351,41 +381,59 @@ class FieldSite:
         """Process the last messages of a run and store the risks; nothing is sent."""
         run = present(self.run, "no run was started")
         # Risks exclude own tests in any case; these are the tests to predict.
-        cohort = self.cohort.with_tests(self.data.known, self._histories(()))
+        histories = self._histories(replace(run, without=()))
+        cohort = self.cohort.with_tests(self.data.known, histories)
         cohort.end(received)
-        risk, tests = cohort.risk.copy(), cohort.own_tests
+        log_never: Floats | float = 0.0
+        if histories is not None:
+            log_never = histories.log_never(received.testing)
+        found = RunRisks(cohort.risk.copy(), cohort.own_tests, log_never)
         if run.purpose == "final":
             self.now[run.without] = self.cohort.current_risk(received)
-            self.finals[run.without] = RunRisks(risk, tests)
+            self.finals[run.without] = found
         else:
-            self.candidates[run.without, run.transmission] = RunRisks(risk, tests)
+            self.candidates[run.without, run.transmission] = found
 
-    def losses(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
-        """Sum the log losses of held-out people under each candidate model."""
+    def losses(
+        self, held_out: Sequence[HeldOutFold], models: Sequence[TransmissionModel]
+    ) -> ModelLosses:
+        """Sum the log losses of held-out people under each of ``models``.
+
+        Tested people are held out or, if testing is evidence, everybody.
+        """
         parts: list[Floats] = []
-        candidates = self.task.settings.field.region.candidates
+        fold = self.fold if self.task.tests_are_random else self.part
         for held in held_out:
-            own = self.fold == held.fold
-            keys = [(held.without, transmission) for transmission in candidates]
+            own = fold == held.fold
+            keys = [(held.without, transmission) for transmission in models]
             if held.fold not in held.without or not self.candidates.keys() >= {*keys}:
                 raise DataError(f"fold {held.fold} was not held out of any run")
             runs = [self.candidates[key] for key in keys]
-            losses = [run.tests.of(own).losses(run.risk[own]) for run in runs]
-            parts.append(np.stack(losses, axis=1))
-        parts.append(np.zeros((0, len(candidates))))
+            parts.append(np.stack([run.losses[own] for run in runs], axis=1))
+        parts.append(np.zeros((0, len(models))))
         return ModelLosses.of(np.concatenate(parts))
 
-    def _new_cohort(self, known: TestResults, without: tuple[int, ...]) -> ChainCohort:
-        histories = self._histories(without)
-        return ChainCohort.of(self.data.traces, known, self.rates, histories)
+    def _new_cohort(self, known: TestResults, run: FieldRun) -> ChainCohort:
+        return ChainCohort.of(
+            self.data.traces, known, self.rates, self._histories(run)
+        )
 
-    def _histories(self, without: tuple[int, ...]) -> TestHistories | None:
+    def _rates(self, run: FieldRun) -> Rates:
+        """Return the rates per slot that ``run`` assumes."""
+        task, clock, people = self.task, self.size.clock, self.size.people
+        if run.disease is None:
+            return rates_for(people, clock, task.pathogen, task.rule)
+        rule = with_infected_share(task.rule, run.disease.seed_share)
+        return rates_for(people, clock, run.disease.pathogen, rule)
+
+    def _histories(self, run: FieldRun) -> TestHistories | None:
         """Return when people were tested, unless tests are random."""
-        task, traces = self.task, self.data.traces
+        task, traces, known = self.task, self.data.traces, self.data.known
         if task.tests_are_random:
             return None
-        known, excluded = self.data.known, np.isin(self.fold, without)
-        return TestHistories.of(known, traces.clock, task.pathogen, task.rule, excluded)
+        pathogen = task.pathogen if run.disease is None else run.disease.pathogen
+        excluded = np.isin(self.part, run.without)
+        return TestHistories.of(known, traces.clock, pathogen, task.rule, excluded)
 
     def _noised(
         self, sent: Sent, channel: str, number: int, clipping: ClippingRule

@@ -31,6 +31,7 @@ from epifalcon.belief_propagation.seir_chain import (
     Sums,
     SweepOptions,
 )
+from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
@@ -181,6 +182,7 @@ class LossesRequest(Record):
 
     phase = "losses"
     held_out: tuple[HeldOutFold, ...]
+    models: tuple[TransmissionModel, ...]
 
 
 class FieldSums(Record):
@@ -215,6 +217,7 @@ class FieldAnswers:
         _within("crowd", crowd, self._size.by_slot, 0.0, people, whole=True)
         shape = (max(self._task.folds, 1), 2)
         _within("tests", tests, shape, 0.0, people, whole=True)
+        _within("dated", answer.dated, (1,), 0.0, people * self._size.clock.slots)
         _within("noises", answer.noises, (0, 0))
         if (crowd.sum(axis=1) != people).any():
             raise DataError(f"counts of each slot must add up to {people:,} people")
@@ -227,6 +230,7 @@ class FieldAnswers:
         plan, people, edges = self._plan, self.people, 1 + self._size.regions
         shape = (plan.clock.slots // plan.length, edges)
         _within("noises", answer.noises, shape, 0.0, people, whole=True)
+        _within("dated", answer.dated, (0,))
         room = _ROOM * plan.sigma(TESTS) * np.sqrt(people)
         _within("tests", answer.tests, (1, 2), -room, people + room)
         if self._task.is_local:
@@ -261,15 +265,16 @@ class FieldAnswers:
             sums = sums._replace(testing=answer.testing)
         return sums
 
-    def losses(self, answer: LossesReply) -> calibration.ModelLosses:
+    def losses(self, answer: LossesReply, models: int) -> calibration.ModelLosses:
         """Return the losses; refuse values impossible for the number of people."""
         if not 0 <= answer.people <= self.people:
             raise DataError(f"people={answer.people} must be from 0 to {self.people}")
-        most = answer.people * _MOST_LOSS
-        candidates = len(self._task.settings.field.region.candidates)
-        shape = (candidates, candidates)
+        highest = _MOST_LOSS
+        if not self._task.tests_are_random:
+            highest *= 1 + self._size.clock.days
+        most, shape = answer.people * highest, (models, models)
         _within("total", answer.total, shape[:1], 0.0, most)
-        _within("products", answer.products, shape, 0.0, most * _MOST_LOSS)
+        _within("products", answer.products, shape, 0.0, most * highest)
         return answer
 
     def _require_cells(
@@ -418,9 +423,10 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
     def _losses(self, call: LossesRequest, _number: int) -> LossesReply:
         """Return sums of held-out losses; 0 if the policy forbids validation."""
         people, policy = self._people, self.admitted.site.policy
-        if not people.task.selects_transmission:
-            raise DataError("these settings have no transmission model to select")
-        made = people.losses(call.held_out if policy.validation else ())
+        if not people.task.scores_held_out:
+            raise DataError("these settings hold out nobody")
+        held_out = call.held_out if policy.validation else ()
+        made = people.losses(held_out, call.models)
         return LossesReply(**vars(made))
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
@@ -540,10 +546,13 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         request = EndOfRun.of(received, options, self._run, self._step + 1)
         self._call(request, Done, lambda _, answer: answer)
 
-    def losses(self, held_out: Sequence[HeldOutFold]) -> calibration.ModelLosses:
+    def losses(
+        self, held_out: Sequence[HeldOutFold], models: Sequence[TransmissionModel]
+    ) -> calibration.ModelLosses:
         """Return the sum of held-out losses over the sites that send them."""
-        request = LossesRequest(tuple(held_out))
-        found = self._call(request, LossesReply, FieldAnswers.losses)
+        request = LossesRequest(tuple(held_out), tuple(models))
+        check = partial(FieldAnswers.losses, models=len(models))
+        found = self._call(request, LossesReply, check)
         return reduce(add, [found[site] for site in sorted(found)])
 
     def _call(
