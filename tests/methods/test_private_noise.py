@@ -164,7 +164,10 @@ def test_without_noise_the_seed_is_enough():
 
 def contacts(path, met):
     """A chain of eight people in contact all day, of whom the first is also ``met``."""
-    pairs = [(f"p{one}", f"p{one + 1}") for one in range(7)] + [("a", met), ("q1", "q2")]
+    pairs = [(f"p{one}", f"p{one + 1}") for one in range(7)] + [
+        ("a", met),
+        ("q1", "q2"),
+    ]
     rows = [f"{one},{other},2020-03-01T00:00,2020-03-02T00:00" for one, other in pairs]
     path.write_text("\n".join(["person,other,start,end", *rows, ""]))
     return import_visits(path, ImportSettings(kind="contacts")).traces
