@@ -184,7 +184,7 @@ def contacts(path, met):
     ],
 )
 def test_noise_for_one_person_does_not_cover_the_groups_of_others(method, tmp_path):
-    """One contact of "a" moves eight others, in the sums of presence and of messages."""
+    """One contact of "a" moves eight others to another region."""
     one, other = contacts(tmp_path / "1.csv", "p3"), contacts(tmp_path / "2.csv", "q1")
     moved = (one.by_slot != other.by_slot).any(axis=0)
     assert moved.sum() > 8

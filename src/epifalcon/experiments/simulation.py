@@ -245,9 +245,7 @@ def find_folder(folder: Path, *names: str) -> Path:
     return next((place for place in inner if place.is_dir()), folder)
 
 
-def guarded_as(
-    *folders: Path | None,
-) -> contextlib.AbstractContextManager[None]:
+def guarded_as(*folders: Path | None) -> contextlib.AbstractContextManager[None]:
     """Make outputs readable only by their owner if cities or tests in them are."""
     given = [folder for folder in folders if folder is not None]
     inner = (find_folder(folder, name) for folder in given for name in (CITY, KNOWN))
