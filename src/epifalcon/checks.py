@@ -142,6 +142,8 @@ def _numbers(
 Positive = Annotated[float, positive]
 NonNegative = Annotated[float, non_negative]
 Share = Annotated[float, unit_interval]
+Norm = Annotated[float, partial(within, 1e-6, 1e6)]
+"""Bound of an L2 norm: squares and factors of values clipped to it lose no digits."""
 PositiveShare = Annotated[float, unit_interval, positive]
 Count = Annotated[int, partial(whole, 1)]
 CountOrZero = Annotated[int, partial(whole, 0)]

@@ -335,10 +335,10 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def as_private_as(source: Path) -> contextlib.AbstractContextManager[None]:
-    """Return ``owner_only`` if only its owner can read the folder ``source``."""
-    is_open = source.stat().st_mode & 0o077
-    return contextlib.nullcontext() if is_open else owner_only()
+def as_private_as(*sources: Path) -> contextlib.AbstractContextManager[None]:
+    """Return ``owner_only`` if only its owner can read one of the folders."""
+    private = any(not source.stat().st_mode & 0o077 for source in sources)
+    return owner_only() if private else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

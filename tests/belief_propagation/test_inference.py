@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epifalcon.belief_propagation.inference import DampedSums
 from epifalcon.belief_propagation.seir_chain import SweepOptions, result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings
-from epifalcon.epidemic.test_kinds import ANTIGEN, PCR, SEROLOGY
+from epifalcon.epidemic.test_kinds import ANTIGEN, EVER, PCR, SEROLOGY
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from tests.belief_propagation.graphs import (
@@ -194,6 +194,24 @@ def test_correct_tests_leave_a_window():
         [0, 0, 0, 0, 0, 1, 0],
         [0, 0, 0, 0, 0, 0, 1],
     ]
+
+
+def test_contradictions_are_resolved_without_regard_to_tests_of_others():
+    """Also beside tests with errors, of the same person or of another."""
+    tests = [(0, 1, 1), (0, 3, 0), (1, 2, 0), (2, 1, 1), (2, 1, 0), (2, 3, 0)]
+    person, slot, positive = np.array(tests).T
+    kind = np.array([0, 0, 1, 0, 1, 0])
+    mixed = TestResults.from_tests(
+        3, person, positive > 0, slot, kind=kind, kinds=(EVER, PCR)
+    )
+    found = laid_out(mixed, FIVE_DAYS)
+    assert found[0].tolist() == [1, 1, 1, 0, 0, 0, 0]
+    negative = 1 - np.array(
+        [PCR.sensitivity[2], PCR.sensitivity[1], PCR.sensitivity[0]]
+    )
+    np.testing.assert_allclose(found[1, 1:4], negative, rtol=1e-6)
+    np.testing.assert_allclose(found[2, 1:3], 1 - np.array(PCR.sensitivity)[[1, 0]])
+    assert found[2, 3:].tolist() == [0, 0, 0, 0]
 
 
 def test_likelihoods_of_tests_with_errors():

@@ -267,6 +267,28 @@ def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path)
     assert (said.json["method"], said.json["mode"]) == ("falcon", "paper")
 
 
+@pytest.mark.parametrize("closed", [".", "private/city"])
+def test_others_read_no_output_from_data_that_they_cannot_read(
+    epifalcon, own_data, tmp_path, closed
+):
+    given = tmp_path / "given"
+    shutil.copytree(own_data, given)
+    if closed != ".":
+        # As in a private run, which has its data in a folder of the owner.
+        (given / "private").mkdir()
+        (given / "city").rename(given / "private" / "city")
+    (given / closed).chmod(0o700)
+    words = ("--city", given, "--known", own_data, "--method", "hbp", "--quiet")
+    out = {name: tmp_path / name for name in ("run", "outbreak", "inspect", "r.csv")}
+    assert epifalcon("run", *words, "--out", out["run"]).code == 0
+    assert epifalcon("predict", out["run"], "--out", out["r.csv"]).code == 0
+    city = given / closed
+    assert epifalcon("outbreak", "--city", city, "--out", out["outbreak"]).code == 0
+    assert epifalcon("inspect", city, "--out", out["inspect"]).code == 0
+    files = [path for one in out.values() for path in (one, *one.rglob("*"))]
+    assert not [path for path in files if path.stat().st_mode & 0o077]
+
+
 @pytest.mark.parametrize("mode", ["sums", "local"])
 def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     epifalcon, own_data, tmp_path, mode

@@ -6,17 +6,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.errors import BudgetExceededError, DataError, EpifalconError
+from epifalcon.epidemic.test_results import TestResults
+from epifalcon.errors import (
+    BudgetExceededError,
+    DataError,
+    EpifalconError,
+    SettingsError,
+)
 from epifalcon.federation import engine
 from epifalcon.federation.field.settings import (
     FalconFieldSettings,
     FieldPrivacySettings,
 )
 from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.methods.base import INSECURE_SEED, Context
 from epifalcon.methods.falcon import Falcon
 from epifalcon.methods.falcon_field import FalconField
 from epifalcon.methods.fedpregnn import FedPreGnn
+from epifalcon.mobility.io import ImportSettings, import_visits
 from tests.methods.test_fedpregnn import QUICK
 from tests.studies import town
 
@@ -152,3 +160,39 @@ def test_without_noise_the_seed_is_enough():
     assert (
         INSECURE_SEED not in fit(FalconField(), insecure_seed=True).scores.diagnostics
     )
+
+
+def contacts(path, met):
+    """A chain of eight people in contact all day, of whom the first is also ``met``."""
+    pairs = [(f"p{one}", f"p{one + 1}") for one in range(7)] + [
+        ("a", met),
+        ("q1", "q2"),
+    ]
+    rows = [f"{one},{other},2020-03-01T00:00,2020-03-02T00:00" for one, other in pairs]
+    path.write_text("\n".join(["person,other,start,end", *rows, ""]))
+    return import_visits(path, ImportSettings(kind="contacts")).traces
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(field(mode) for mode in FIELD_MODES),
+        *(
+            Falcon(PredictionSettings(privacy=PrivacySettings(mode=mode)))
+            for mode in ("paper", "local")
+        ),
+    ],
+)
+def test_noise_for_one_person_does_not_cover_the_groups_of_others(method, tmp_path):
+    """One contact of "a" moves eight others to another region."""
+    one, other = contacts(tmp_path / "1.csv", "p3"), contacts(tmp_path / "2.csv", "q1")
+    moved = (one.by_slot != other.by_slot).any(axis=0)
+    assert moved.sum() > 8
+    person = np.arange(one.people)
+    tests = TestResults.from_tests(
+        one.people, person, person % 2 == 0, np.full(one.people, 3)
+    )
+    with pytest.raises(SettingsError, match="groups of people in contact"):
+        method.fit(one, tests)
+    with pytest.raises(SettingsError, match="groups of people in contact"):
+        method.require_possible(one, tests, Context())

@@ -16,7 +16,6 @@ an edge excludes what was received from that edge.
 """
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -111,11 +110,11 @@ class ResultLikelihood(NamedTuple):
 def result_likelihood(known: TestResults, clock: Clock) -> ResultLikelihood:
     """Return the likelihood of all test results, by slot of infection.
 
-    A test detects infection in its slot or earlier. If tests have no errors but
-    contradict each other, the first positive one is used.
+    A test detects infection in its slot or earlier. If a person's tests have no errors
+    but contradict each other, the first positive one is used. Nothing depends on the
+    tests of others, for which noise in a private run would not suffice.
     """
-    if known.is_exact:
-        known = _without_contradictions(known, clock.slots)
+    known = _without_contradictions(known, clock.slots)
     steps = [_steps(kind, clock) for kind in known.kinds]
     counts = np.array([len(slots) for slots, _, _ in steps])
     number = counts[known.kind]
@@ -169,15 +168,27 @@ def _steps(kind: TestKind, clock: Clock) -> tuple[NDArray[np.int64], Floats, Flo
 
 
 def _without_contradictions(known: TestResults, slots: int) -> TestResults:
-    """Drop negative tests after the first positive one, and repeated positives."""
-    first = known.first_positive_slot[known.person]
-    counts = np.where(known.positive, known.slot == first, known.slot < first)
-    counts |= first < 0
+    """Drop negative tests after the first positive one, and repeated positives.
+
+    Tests with errors are neither dropped nor do they contradict others.
+    """
+    exact = np.array([kind.is_exact for kind in known.kinds])[known.kind]
+    first = known.select(exact).first_positive_slot[known.person]
+    free = (first < 0) | ~exact
+    counts = np.where(known.positive, known.slot == first, known.slot < first) | free
     # Clip slots so that negative tests precede the positive one in the last slot.
     latest = np.minimum(first, slots - 1) - ~known.positive
-    slot = np.where(first < 0, known.slot, np.minimum(known.slot, latest))
+    slot = np.where(free, known.slot, np.minimum(known.slot, latest))
     counts &= slot >= 0
-    return replace(known.select(counts), slot=slot[counts].astype(np.int32))
+    found = known.select(counts)
+    return TestResults.from_tests(
+        known.people,
+        found.person,
+        found.positive,
+        slot[counts],
+        kind=found.kind,
+        kinds=known.kinds,
+    )
 
 
 class OwnTests(NamedTuple):

@@ -90,6 +90,7 @@ def outbreak(
         REPORTED,
         SIMULATED,
         choose,
+        guarded_as,
         run_epidemics,
     )
 
@@ -120,7 +121,10 @@ def outbreak(
     if chosen.is_imported:
         console.note(SIMULATED)
     if out is not None:
-        with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
+        with (
+            guarded_as(city),
+            store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder,
+        ):
             if reported is not chosen.traces:
                 reported.save(folder / REPORTED, chosen.origin(seed))
             origin = chosen.origin(seed)
@@ -171,7 +175,7 @@ def inspect(
     """
     from epifalcon import store
     from epifalcon.errors import SettingsError
-    from epifalcon.experiments.simulation import CITY, choose, find_folder
+    from epifalcon.experiments.simulation import CITY, choose, find_folder, guarded_as
 
     console = Console(json=json, quiet=quiet)
     figures: dict[str, Any] = {}
@@ -209,7 +213,10 @@ def inspect(
         "statistics": plain,
     }
     if out is not None:
-        with store.new_directory(out, overwrite=overwrite, inputs=[folder]) as scratch:
+        with (
+            guarded_as(folder),
+            store.new_directory(out, overwrite=overwrite, inputs=[folder]) as scratch,
+        ):
             picture = write_mobility(scratch, statistics, name)
             origin = store.Origin.now({"of": name}, figures.get("seed"))
             store.write_manifest(scratch, "picture", meta={}, origin=origin)

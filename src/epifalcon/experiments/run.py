@@ -35,6 +35,7 @@ from epifalcon.experiments.simulation import (
     SIMULATED,
     choose_tests,
     find_folder,
+    guarded_as,
     prepare,
     run_epidemics,
 )
@@ -181,7 +182,10 @@ def _create(
     if experiment.private_methods and not insecure_seed:
         inputs = replace(inputs, folder=out / PRIVATE, shareable=out)
     run_methods.require_possible(inputs)
-    create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
+    # The shareable files of a private run are beside its data.
+    guard = guarded_as(*([] if inputs.shareable else [city, tests]))
+    with guard:
+        create_run_folder(inputs, overwrite=overwrite, sources=[city, tests])
     return inputs
 
 
@@ -217,11 +221,12 @@ def _resume(
 
 def _finish(inputs: RunInputs, options: TrainingOptions) -> RunSummary:
     """Train what is not trained yet, evaluate it and write the report."""
-    if inputs.shareable is None:
-        return write_results(inputs, *_outcomes(inputs, options), options.progress)
-    with store.owner_only():
+    private = inputs.shareable is not None
+    with store.owner_only() if private else store.as_private_as(inputs.folder):
         outcomes, failed = _outcomes(inputs, options)
         summary = write_results(inputs, outcomes, failed, options.progress)
+    if inputs.shareable is None:
+        return summary
     return shareable_report.write(inputs, inputs.shareable, outcomes, summary)
 
 

@@ -344,8 +344,8 @@ class FinishedRun:
         return self.data != self.folder
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
-        """Make files of a private run readable only by their owner."""
-        return store.owner_only() if self.is_private else contextlib.nullcontext()
+        """Make files readable only by their owner if the data of the run are."""
+        return store.owner_only() if self.is_private else store.as_private_as(self.data)
 
     @property
     def place(self) -> Path:

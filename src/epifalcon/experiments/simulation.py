@@ -4,6 +4,7 @@ Random streams are named, so the city of a seed does not depend on later stages.
 Outbreak k of several in one city uses seed + k.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -242,6 +243,13 @@ def find_folder(folder: Path, *names: str) -> Path:
     places = (folder, folder / PRIVATE)
     inner = (place / name for place in places for name in names)
     return next((place for place in inner if place.is_dir()), folder)
+
+
+def guarded_as(*folders: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Make outputs readable only by their owner if cities or tests in them are."""
+    given = [folder for folder in folders if folder is not None]
+    inner = (find_folder(folder, name) for folder in given for name in (CITY, KNOWN))
+    return store.as_private_as(*given, *inner)
 
 
 def run_epidemics(

@@ -70,6 +70,20 @@ def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
     return Incidence.of(traces, window_slots=settings.model.window_slots)
 
 
+def require_places(traces: Traces) -> None:
+    """Raise unless a person's trace depends on that person alone.
+
+    Noise covers one person's trace. One contact can move a whole group of people to
+    another region, which changes the sums by all of them.
+    """
+    if traces.regions.kind == "group":
+        raise SettingsError(
+            "regions are groups of people in contact, and one person's contacts change "
+            "the traces of others, which no epsilon covers: privacy modes need visits "
+            "to places; choose mode off"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class SiteData:
     """Traces and tests of the people of one site."""

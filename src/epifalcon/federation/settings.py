@@ -8,6 +8,7 @@ from epifalcon.checks import (
     Count,
     CountOrZero,
     NonNegative,
+    Norm,
     Positive,
     Share,
     one_of,
@@ -36,8 +37,8 @@ class PrivacySettings(Checked):
     """
 
     mode: Mode = "off"
-    upload_clip: Positive = 0.1
-    gradient_clip: Positive = 0.1
+    upload_clip: Norm = 0.1
+    gradient_clip: Norm = 0.1
     upload_sigma: NonNegative | None = None
     """Noise standard deviation of each upload; mode ``paper`` only."""
     gradient_sigma: NonNegative | None = None

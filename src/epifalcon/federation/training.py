@@ -443,6 +443,8 @@ def require_possible(task: TrainingTask) -> None:
     """Raise an error if ``fit`` is impossible with these tests and settings."""
     settings, traces, clock = task.settings, task.traces, task.traces.clock
     status, split = task.known.status, task.split
+    if settings.privacy.is_private:
+        preparation.require_places(traces)
     for result, word in ((1, "positive"), (0, "negative")):
         if (count := int((status == result).sum())) < 2:
             raise DataError(

@@ -37,8 +37,9 @@ from epifalcon.federation.field.inference_schedule import (
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import METHOD, FalconFieldSettings, FieldTask
 from epifalcon.federation.field.site_people import FieldSite, RunRisks
+from epifalcon.federation.preparation import require_places
 from epifalcon.federation.privacy_plan import RunSeeds
-from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
+from epifalcon.methods.base import INTERVAL_WIDTH, Context, Method, Scores
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.privacy.spending import SpendingRecord
@@ -124,9 +125,16 @@ class FalconField(Method):
     state: FieldState | None = None
     """State of the last fit; None before a fit or if it was not stored."""
 
+    def require_possible(
+        self, traces: Traces, _known: TestResults, _context: Context
+    ) -> None:
+        if self.settings.privacy.is_private:
+            require_places(traces)
+
     def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer all risks; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
+        self.require_possible(traces, known, context)
         task = FieldTask.of(
             self.settings, context.pathogen, context.rule, context.tested_because
         )

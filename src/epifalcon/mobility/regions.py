@@ -14,7 +14,8 @@ from epifalcon.store import pack_strings, unpack_strings
 from epifalcon.types import Floats, RegionIds
 
 EARTH_RADIUS_KM = 6371.0088
-RegionKind = Literal["poi", "area"]
+RegionKind = Literal["poi", "area", "group"]
+"""Points, polygons, or groups of people in contact, which have no location."""
 _OPTIONAL = ("lonlat", "outline_km", "outline_ends")
 
 

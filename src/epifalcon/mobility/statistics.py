@@ -128,7 +128,7 @@ def home_regions(traces: Traces) -> RegionIds:
 
 def _compare(traces: Traces, values: dict[str, float]) -> Iterator[Statistic]:
     observed = traces.observed_share
-    kind = "poi_range" if traces.regions.kind == "poi" else "range"
+    kind = "range" if traces.regions.kind == "area" else "poi_range"
     for name, known in DEFINITIONS.items():
         value, source = values[name], known["source"]
         low, high = known.get(kind, known["range"])

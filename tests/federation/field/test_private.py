@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from epifalcon.belief_propagation.seir_chain import SweepOptions
+from epifalcon.epidemic.test_kinds import EVER, PCR
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.field import denoising
 from epifalcon.federation.field.denoising import ExpectedProfile
@@ -143,6 +145,27 @@ def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
                     most = math.sqrt(receipt.terms.releases.of(name))
                     moved = np.linalg.norm(one - other)
                     assert moved <= receipt.clip * most + 1e-6
+
+
+def test_a_test_of_one_person_changes_nothing_of_others():
+    """Half of the others have a positive and then a negative test without errors."""
+    people = town.traces().people
+    others = np.repeat(np.arange(1, people, 2), 2)
+    slots = np.tile([SLOTS - 50, SLOTS - 1], len(others) // 2)
+    positive, kind = slots < SLOTS - 1, np.zeros(len(others), np.int8)
+    before = TestResults.from_tests(people, others, positive, slots)
+    after = TestResults.from_tests(
+        people,
+        np.append(others, 0),
+        np.append(positive, False),
+        np.append(slots, SLOTS - 1),
+        kind=np.append(kind, 1),
+        kinds=(EVER, PCR),
+    )
+    settings = private_settings(sweeps=1)
+    sent = [sent_by(town.traces(), tests, settings) for tests in (before, after)]
+    for one, other in zip(*sent, strict=True):
+        assert np.linalg.norm(one - other) <= 1 + 1e-6
 
 
 @MODES

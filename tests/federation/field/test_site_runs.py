@@ -280,6 +280,16 @@ def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
     assert "error" in unpack(site.answer(call)).values
 
 
+@pytest.mark.parametrize("bound", [1e-200, 1e-170, 1e300])
+def test_no_server_chooses_a_bound_that_floating_point_cannot_clip_to(tmp_path, bound):
+    """The squares of a person's entries would be 0, and the message stay as it is."""
+    hello = request_of(TASKS["sums"]).hello
+    hello.settings["settings"]["privacy"]["bound"] = bound
+    call = pack(hello.encode(MessageHeader("one", "site-0", 0, "hello")))
+    answer = unpack(Sites(tmp_path, count=1).running["site-0"].answer(call))
+    assert "error" in answer.values
+
+
 def test_a_private_run_goes_on_with_the_sites_it_began_with_alone(tmp_path):
     sites, run_request = Sites(tmp_path), request_of(TASKS["sums"], least=2)
     sites.away = {name: range(3, 100) for name in ("site-1", "site-2")}

@@ -311,6 +311,31 @@ def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
             assert torch.isfinite(one.double()).all() or "scores" in answer.tensors
 
 
+@pytest.mark.parametrize("name", ["upload_clip", "gradient_clip"])
+def test_no_server_chooses_a_clip_that_floating_point_cannot_clip_to(place, name):
+    """Single precision rounds a row to several times a clip of 1e-45."""
+    wanted = run_request("local").hello
+    assert not refused(hello(site_of(place), run_request("local")))
+    wanted.settings["privacy"][name] = 1e-45
+    call = pack(wanted.encode(MessageHeader("second", SITE, 0, "hello")))
+    other = SiteRun(SiteFiles(place), "second", SITE)
+    assert refused(unpack(other.answer(call)))
+    assert "must lie in [1e-06, 1e+06]" in str(other.failed[0][1])
+
+
+@pytest.mark.parametrize("kind", ["off", "paper", "local"])
+def test_groups_of_people_in_contact_get_no_noise(tmp_path, kind):
+    """A person's contacts change the traces of others: no noise would cover them."""
+    data = sites_data()[0]
+    groups = replace(data.traces.regions, kind="group")
+    store_site(
+        tmp_path / SITE, replace(data, traces=replace(data.traces, regions=groups))
+    )
+    assert refused(hello(site_of(tmp_path / SITE), run_request(kind))) == (
+        kind != "off"
+    )
+
+
 def test_a_second_run_of_another_relation_counts_what_it_shows(place):
     """Compared with any other row, a row shows twice as much: mu is doubled."""
     allow(place, 'relation = "replace"', "most_epsilon = 20.0")

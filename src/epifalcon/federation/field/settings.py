@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from epifalcon.belief_propagation.settings import FieldSettings
-from epifalcon.checks import Checked, Count, Positive
+from epifalcon.checks import Checked, Count, Norm, Positive
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.epidemic.test_kinds import TestReason
@@ -35,7 +35,7 @@ class FieldPrivacySettings(Checked):
     contain less noise in total."""
     sweeps: Count = 1
     """Number of sweeps; each one has a privacy cost."""
-    bound: Positive = 0.5
+    bound: Norm = 0.5
     """Largest L2 norm of a person's message over all regions. A person known to be
     positive who stayed in one region all the time has norm 1."""
     places: Count = 2

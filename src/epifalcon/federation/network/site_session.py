@@ -33,7 +33,7 @@ from epifalcon.federation.network.site_files import (
     SiteSettings,
     digest,
 )
-from epifalcon.federation.preparation import SiteData
+from epifalcon.federation.preparation import SiteData, require_places
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
@@ -277,6 +277,8 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         policy = site.policy
         policy.require(run_request.requirements)
         data = self.files.load_data(site)
+        if run_request.is_private:
+            require_places(data.traces)
         self._lock = self._lock or FileLock.inside(self.folder)
         if call.counter is not None:
             self.files.record.require_newest(call.counter)

@@ -35,7 +35,7 @@ class ContactRegions(RegionRule):
 
     def regions(self, keys: pl.Series) -> Regions:
         names = pl.Series([f"group {number + 1}" for number in keys])
-        return make_regions("poi", names, None)
+        return make_regions("group", names, None)
 
 
 def find_groups(contacts: pl.DataFrame) -> pl.DataFrame:

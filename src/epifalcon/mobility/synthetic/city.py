@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numba import get_num_threads
@@ -31,7 +31,7 @@ from epifalcon.checks import (
 )
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.regions import RegionKind, Regions
+from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.synthetic.gravity import Kernel, destinations
 from epifalcon.mobility.synthetic.schedule import (
     Behaviour,
@@ -82,7 +82,7 @@ class CitySettings(Checked):
 
     people: Number = 2_000
     regions: Number = 400
-    kind: RegionKind = "area"
+    kind: Literal["poi", "area"] = "area"
     days: Number = 14
     slot_hours: float = 2.0
     start: str | None = None
