@@ -38,6 +38,12 @@ from epifalcon.experiments.simulation import CityInputs, prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
+from epifalcon.studies.own.foreign_runs import (
+    WorldInputs,
+    draw_epidemic,
+    prepare_world,
+)
+from epifalcon.studies.own.foreign_worlds import require_simulators
 from epifalcon.studies.study import (
     Cell,
     FollowUp,
@@ -205,6 +211,10 @@ def run_comparisons(
     simulated meanwhile. Failures are returned as results; with ``raise_errors``,
     errors while preparing a comparison are raised.
     """
+    for plan in plans:
+        # Not a failure of each row: nothing is written.
+        if plan.world and not all(has_inputs(plan, seed) for seed in plan.seeds):
+            require_simulators(f"the world {plan.world.kind!r}")
     with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
         for done, plan in enumerate(plans):
@@ -232,12 +242,20 @@ class Simulations:
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
-        experiment = plan.experiment
-        key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
+        experiment, foreign = plan.experiment, plan.world
+        kind = None if foreign is None else foreign.kind
+        values = {"city": as_plain(experiment.city), "world": kind, "seed": seed}
+        key = fingerprint(values)
         if self._city is None or self._city[0] != key:
-            self._city = key, prepare(plan.name, experiment, seed)
+            if foreign is None:
+                self._city = key, prepare(plan.name, experiment, seed)
+            else:
+                self._city = key, prepare_world(foreign.kind, experiment, seed)
         city = self._city[1]
-        epidemic = next(run_epidemics(experiment, city.traces, seed))
+        if foreign is not None and isinstance(city, WorldInputs):
+            epidemic = draw_epidemic(city, foreign.regime, experiment)
+        else:
+            epidemic = next(run_epidemics(experiment, city.traces, seed))
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"
@@ -268,6 +286,7 @@ def create_comparison(plan: Plan, threads: int, simulations: Simulations) -> int
         meta = {
             "name": plan.name,
             "overrides": list(plan.overrides),
+            "world": None if plan.world is None else as_plain(plan.world),
             "threads": threads,
             "grows": _GROWS,
         }

@@ -32,6 +32,8 @@ from epifalcon.types import Plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from epifalcon.studies.own.foreign_runs import ForeignCity
+
 Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
 SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
@@ -63,6 +65,8 @@ class Cell:
     preset: str
     methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    world: "ForeignCity | None" = None
+    """World of another simulator, instead of the city and outbreak of the settings."""
     group: str = ""
     """Cells of one group share a table. Rows compared with the same reference share one
     Holm adjustment."""
@@ -171,6 +175,8 @@ class Plan:
     overrides: tuple[str, ...] = ()
     label: str = ""
     """Label in progress messages if a study has several cells."""
+    world: "ForeignCity | None" = None
+    """As in ``Cell``."""
 
     def run_folder(self, seed: int) -> Path:
         """Return the folder of the run of ``seed``."""
@@ -271,8 +277,11 @@ def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
     experiment = Experiment.load(cell.preset, list(cell.overrides))
     # Another version of the package may give different results.
     version = importlib.metadata.version("epifalcon")
-    key = fingerprint({"settings": as_plain(experiment), "epifalcon": version})
+    values = {"settings": as_plain(experiment), "epifalcon": version}
     name = Path(cell.preset).stem.replace("+", "-")
+    if cell.world is not None:
+        values, name = {**values, "world": as_plain(cell.world)}, cell.world.kind
+    key = fingerprint(values)
     return Plan(
         folder=work / f"{name}-{key[:_HASH]}",
         name=cell.preset,
@@ -281,6 +290,7 @@ def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
         seeds=seeds,
         overrides=cell.overrides,
         label=cell.label,
+        world=cell.world,
     )
 
 
