@@ -173,8 +173,10 @@ class Metrics:
     """All metrics of one ranking; None where a metric is undefined.
 
     Without an infected person these are None: ``auc``, ``dep``, ``dep_best``,
-    ``f1``, ``f1_threshold``, ``accuracy_at_f1``, ``bep``, ``average_precision``
-    and ``recall_at_budget``. Without an uninfected person only ``auc`` is None. For
+    ``f1``, ``f1_threshold``, ``accuracy_at_f1``, ``bep``, ``average_precision``,
+    ``recall_at_budget`` and ``calibration_slope``. Without an uninfected person only
+    ``auc`` and ``calibration_slope`` are None; the latter also if a threshold separates
+    infected and uninfected people. For
     scores that are not probabilities, ``brier``, ``log_loss``, ``ece``, ``ece_mass``,
     ``mean_risk`` and ``calibration_slope`` are None.
     """

@@ -38,11 +38,7 @@ from epifalcon.experiments.simulation import CityInputs, prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
-from epifalcon.studies.own.foreign_runs import (
-    WorldInputs,
-    draw_epidemic,
-    prepare_world,
-)
+from epifalcon.studies.own.foreign_runs import WorldInputs, draw_epidemic, prepare_world
 from epifalcon.studies.own.foreign_worlds import require_simulators
 from epifalcon.studies.study import (
     Cell,

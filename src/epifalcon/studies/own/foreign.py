@@ -32,7 +32,9 @@ def _cells(scale: Scale) -> list[Cell]:
         for regime in REGIMES
     ]
     cells += [_cell("hybrid", regime, _TOWN, _METHODS, 3) for regime in REGIMES]
-    cells += [_cell("towns", one, _LARGE_CITY, _LARGE, 2) for one in ("random", "mixed")]
+    cells += [
+        _cell("towns", one, _LARGE_CITY, _LARGE, 2) for one in ("random", "mixed")
+    ]
     return cells
 
 
@@ -97,8 +99,8 @@ STUDY = Study(
         "of ever infected.",
         "random": "The same people are tested by PCR.",
         "symptoms": "People with symptoms are tested, 15 % per day.",
-        "contact": "Half of the contacts of people who tested positive, and people with "
-        "symptoms, 5 % per day.",
+        "contact": "Half of the contacts of people with a positive test, and people "
+        "with symptoms, 5 % per day, are tested.",
         "mixed": "Both, less often, and 0.3 % of all people per day.",
         "daily": "2 % of all people per day.",
     },
@@ -113,9 +115,9 @@ STUDY = Study(
             "are tested for symptoms or contacts"
         ),
         (
-            "The oracle knows the history of all others and Covasim's mean transmission "
-            "by kind of place, but not susceptibility by age, the infectiousness of "
-            "single people, or who was tested"
+            "The oracle knows the history of all others and Covasim's mean rate of "
+            "transmission by kind of place, but not susceptibility by age, the "
+            "infectiousness of single people, or who was tested"
         ),
     ),
 )

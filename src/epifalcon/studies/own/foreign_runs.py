@@ -104,9 +104,9 @@ def outbreak_of(
     """Return the history as a record for the oracle.
 
     An event of a day is in its first slot. The factor of a region turns the hazard of
-    the paper's rule (infectious per person present) into that of Covasim (per infectious
-    contact and day, by kind of place). Unknown to the record are the susceptibility by
-    age and the infectiousness of single people.
+    the paper's rule (infectious per person present) into Covasim's (per infectious
+    contact and day, by kind of place). Unknown to the record are susceptibility by age
+    and the infectiousness of single people.
     """
     traces, history, people = world.traces, world.history, world.traces.people
     clock, pathogen = traces.clock, experiment.pathogen
