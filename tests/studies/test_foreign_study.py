@@ -64,6 +64,11 @@ def planned(work, *cells):
     return plan_study(study, StudyRequest(scale="hamlet", seeds=1), work)
 
 
+@pytest.fixture(autouse=True)
+def not_cached():
+    foreign_runs._world.cache_clear()
+
+
 @pytest.fixture
 def simulated(monkeypatch):
     """The seeds simulated so far; the worlds are invented."""
@@ -126,6 +131,7 @@ def test_no_method_reads_the_history_of_untested_people(monkeypatch, tmp_path):
         monkeypatch.setattr(
             foreign_runs, "simulate_world", lambda *_, one=one, **__: one
         )
+        foreign_runs._world.cache_clear()
         own = replace(plan, folder=tmp_path / name)
         inputs = Simulations().inputs(own, SEED, 1)
         create_run_folder(inputs)

@@ -38,8 +38,6 @@ from epifalcon.experiments.simulation import CityInputs, prepare, run_epidemics
 from epifalcon.locks import lock_folder
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
-from epifalcon.studies.own.foreign_runs import WorldInputs, draw_epidemic, prepare_world
-from epifalcon.studies.own.foreign_worlds import require_simulators
 from epifalcon.studies.study import (
     Cell,
     FollowUp,
@@ -210,7 +208,7 @@ def run_comparisons(
     for plan in plans:
         # Not a failure of each row: nothing is written.
         if plan.world and not all(has_inputs(plan, seed) for seed in plan.seeds):
-            require_simulators(f"the world {plan.world.kind!r}")
+            plan.world.require()
     with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
         for done, plan in enumerate(plans):
@@ -238,20 +236,16 @@ class Simulations:
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
-        experiment, foreign = plan.experiment, plan.world
-        kind = None if foreign is None else foreign.kind
-        values = {"city": as_plain(experiment.city), "world": kind, "seed": seed}
-        key = fingerprint(values)
-        if self._city is None or self._city[0] != key:
-            if foreign is None:
+        experiment, world = plan.experiment, plan.world
+        if world is None:
+            key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
+            if self._city is None or self._city[0] != key:
                 self._city = key, prepare(plan.name, experiment, seed)
-            else:
-                self._city = key, prepare_world(foreign.kind, experiment, seed)
-        city = self._city[1]
-        if foreign is not None and isinstance(city, WorldInputs):
-            epidemic = draw_epidemic(city, foreign.regime, experiment)
-        else:
+            city = self._city[1]
             epidemic = next(run_epidemics(experiment, city.traces, seed))
+        else:
+            city = world.city(experiment, seed)
+            epidemic = world.epidemic(experiment, seed)
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"

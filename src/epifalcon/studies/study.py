@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from epifalcon import store
 from epifalcon.checks import whole
@@ -32,7 +32,7 @@ from epifalcon.types import Plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from epifalcon.studies.own.foreign_runs import ForeignCity
+    from epifalcon.experiments.simulation import CityInputs, Epidemic
 
 Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
@@ -42,6 +42,23 @@ FollowUp = Literal["audit", "places", "sizes"]
 places, or sizes of hypergraph and contact graph."""
 ALL = "all"
 _HASH = 12
+
+
+class World(Protocol):
+    """Source of the runs of a cell, a frozen dataclass; part of the hash of a run."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the world."""
+
+    def require(self) -> None:
+        """Raise ``SettingsError`` if the world cannot be simulated here."""
+
+    def city(self, experiment: Experiment, seed: int) -> "CityInputs":
+        """Return the traces of ``seed``."""
+
+    def epidemic(self, experiment: Experiment, seed: int) -> "Epidemic":
+        """Return the tests of ``seed``, the held-out truth, and the history."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,7 @@ class Cell:
     preset: str
     methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    world: "ForeignCity | None" = None
+    world: World | None = None
     """World of another simulator, instead of the city and outbreak of the settings."""
     group: str = ""
     """Cells of one group share a table. Rows compared with the same reference share one
@@ -175,7 +192,7 @@ class Plan:
     overrides: tuple[str, ...] = ()
     label: str = ""
     """Label in progress messages if a study has several cells."""
-    world: "ForeignCity | None" = None
+    world: World | None = None
     """As in ``Cell``."""
 
     def run_folder(self, seed: int) -> Path:

@@ -5,6 +5,7 @@ The traces of a world are the city of a run; its tests, and its history as an
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
@@ -27,6 +28,7 @@ from epifalcon.studies.own.foreign_worlds import (
     WorldKind,
     draw_world_tests,
     pair_hazards,
+    require_simulators,
     simulate_world,
     world_labels,
 )
@@ -51,6 +53,29 @@ class ForeignCity:
         rule = REGIMES[self.regime]
         return "unknown" if rule.symptoms or rule.contact else "random"
 
+    def require(self) -> None:
+        """Raise ``SettingsError`` without the extra ``foreign``."""
+        require_simulators(f"the world {self.kind!r}")
+
+    def city(self, experiment: Experiment, seed: int) -> CityInputs:
+        """Return the traces of the world of ``seed``."""
+        start, traces = perf_counter(), self._simulated(experiment, seed).traces
+        origin = store.Origin.now(as_plain(experiment), seed)
+        seconds = perf_counter() - start
+        return CityInputs(self.kind, experiment, traces, origin, None, seconds)
+
+    def epidemic(self, experiment: Experiment, seed: int) -> Epidemic:
+        """Draw the tests of the regime; the truth of untested people is held out."""
+        start, world = perf_counter(), self._simulated(experiment, seed)
+        tests = draw_world_tests(world, self.regime, seed=seed)
+        labels = world_labels(world, tests, experiment.labels.target)
+        outbreak = outbreak_of(world, self.kind, experiment)
+        return Epidemic(seed, outbreak, labels, perf_counter() - start)
+
+    def _simulated(self, experiment: Experiment, seed: int) -> ForeignWorld:
+        city = experiment.city
+        return _world(self.kind, city.people, city.days, seed)
+
     def settings(self, people: int, days: int) -> tuple[str, ...]:
         """Return the overrides of a cell: the size, and what is assumed."""
         return (
@@ -63,39 +88,10 @@ class ForeignCity:
         )
 
 
-@dataclass(frozen=True)
-class WorldInputs(CityInputs):
-    """The city of a run, and the world whose traces it has."""
-
-    world: ForeignWorld
-    kind: WorldKind
-    seed: int
-
-
-def prepare_world(kind: WorldKind, experiment: Experiment, seed: int) -> WorldInputs:
-    """Simulate the world of ``seed`` with the people and days of the settings."""
-    start, size = perf_counter(), experiment.city
-    world = simulate_world(kind, people=size.people, days=size.days, seed=seed)
-    return WorldInputs(
-        name=kind,
-        experiment=experiment,
-        traces=world.traces,
-        city_origin=store.Origin.now(as_plain(experiment), seed),
-        city_folder=None,
-        seconds=perf_counter() - start,
-        world=world,
-        kind=kind,
-        seed=seed,
-    )
-
-
-def draw_epidemic(city: WorldInputs, regime: str, experiment: Experiment) -> Epidemic:
-    """Draw the tests of the regime; the truth of untested people is held out."""
-    start, seed = perf_counter(), city.seed
-    tests = draw_world_tests(city.world, regime, seed=seed)
-    labels = world_labels(city.world, tests, experiment.labels.target)
-    outbreak = outbreak_of(city.world, city.kind, experiment)
-    return Epidemic(seed, outbreak, labels, perf_counter() - start)
+@lru_cache(maxsize=1)
+def _world(kind: WorldKind, people: int, days: int, seed: int) -> ForeignWorld:
+    """Simulate a world once for all regimes, which are planned one after another."""
+    return simulate_world(kind, people=people, days=days, seed=seed)
 
 
 def outbreak_of(
