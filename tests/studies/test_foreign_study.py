@@ -138,7 +138,7 @@ def test_no_method_reads_the_history_of_untested_people(monkeypatch, tmp_path):
         found.append(inputs)
     first, second = (one.epidemic.labels for one in found)
     for name in ("person", "positive", "slot", "kind"):
-        assert (getattr(first.known, name) == getattr(second.known, name)).all()
+        assert np.array_equal(getattr(first.known, name), getattr(second.known, name))
     truths = [one.hidden.open("test").infected for one in (first, second)]
     assert (truths[0] == ~truths[1]).all()
     for method in (*foreign.STUDY.cells("full")[0].methods, "dcrnn"):
