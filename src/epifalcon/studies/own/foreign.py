@@ -101,9 +101,10 @@ STUDY = Study(
     scale_notes={
         "full": (
             (
-                "For lack of time, hybrid with its 1,920 slots has 1,000 people and four "
-                "seeds, 20,000 people two regimes, four methods and two seeds, and DCRNN "
-                "one regime of towns with 2,000 people; the others have five seeds"
+                "For lack of time, hybrid with its 1,920 slots has 1,000 people and "
+                "four seeds, 20,000 people have two regimes, four methods and two "
+                "seeds, and DCRNN has one regime of towns with 2,000 people; the others "
+                "have five seeds"
             ),
         )
     },
