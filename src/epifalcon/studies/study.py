@@ -44,7 +44,7 @@ ALL = "all"
 _HASH = 12
 
 
-class World(Protocol):
+class RunSource(Protocol):
     """Source of the runs of a cell, a frozen dataclass; part of the hash of a run."""
 
     @property
@@ -82,7 +82,7 @@ class Cell:
     preset: str
     methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    world: World | None = None
+    world: RunSource | None = None
     """World of another simulator, instead of the city and outbreak of the settings."""
     group: str = ""
     """Cells of one group share a table. Rows compared with the same reference share one
@@ -192,7 +192,7 @@ class Plan:
     overrides: tuple[str, ...] = ()
     label: str = ""
     """Label in progress messages if a study has several cells."""
-    world: World | None = None
+    world: RunSource | None = None
     """As in ``Cell``."""
 
     def run_folder(self, seed: int) -> Path:
