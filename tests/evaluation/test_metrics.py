@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LogisticRegression
 
 from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import (
@@ -124,8 +125,9 @@ def test_a_rounded_recall_needs_no_extra_person():
 
 def test_what_needs_people_of_both_kinds_is_undefined_without_them():
     needing = ["auc", "dep", "dep_best", "f1", "f1_threshold", "accuracy_at_f1", "bep"]
-    needing += ["average_precision", "recall_at_budget"]
-    for truth, undefined in (([0, 0, 0], needing), ([1, 1, 1], ["auc"])):
+    needing += ["average_precision", "recall_at_budget", "calibration_slope"]
+    always = ["auc", "calibration_slope"]
+    for truth, undefined in (([0, 0, 0], needing), ([1, 1, 1], always)):
         made = evaluate([0.1, 0.4, 0.3], truth, 0.825)
         for field in dataclasses.fields(Metrics):
             missing = getattr(made, field.name) is None
@@ -135,7 +137,7 @@ def test_what_needs_people_of_both_kinds_is_undefined_without_them():
 
 def test_counts_have_no_calibration():
     made = evaluate([3, 0, 7], [1, 0, 1], 0.825, probabilities=False)
-    needed = ("brier", "log_loss", "ece", "ece_mass", "mean_risk")
+    needed = ("brier", "log_loss", "ece", "ece_mass", "mean_risk", "calibration_slope")
     assert all(getattr(made, name) is None for name in needed)
     assert made.auc == 1
     with pytest.raises(DataError, match="score 7 is not a probability"):
@@ -149,6 +151,31 @@ def test_the_budget_is_rounded_down_but_buys_a_test():
     assert MetricSettings(budget=0.05).tests(9443) == 472
     assert MetricSettings(budget=0.05).tests(3) == 1
     assert MetricSettings(budget=1.0).tests(7) == 7
+
+
+@pytest.mark.parametrize("factor", [0.5, 1, 3])
+def test_the_calibration_slope_is_that_of_sklearn(factor):
+    rng = np.random.default_rng(1)
+    odds = rng.normal(-1, 1, 3000).round(1)
+    truth = rng.random(3000) < 1 / (1 + np.exp(-odds))
+    risk = 1 / (1 + np.exp(-factor * odds))
+    fitted = LogisticRegression(C=np.inf, tol=1e-8).fit(factor * odds[:, None], truth)
+    slope = evaluate(risk, truth, 0.825).calibration_slope
+    assert slope == pytest.approx(fitted.coef_[0, 0], rel=1e-4)
+    assert slope == pytest.approx(1 / factor, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("scores", "truth"),
+    [
+        ([0.1, 0.2, 0.7], [0, 0, 1]),
+        ([0.1, 0.2, 0.2, 0.7], [0, 0, 1, 1]),
+        ([0.9, 0.2, 0.2, 0.1], [0, 1, 0, 1]),
+        ([0.3, 0.3, 0.3], [0, 1, 0]),
+    ],
+)
+def test_separated_people_have_no_calibration_slope(scores, truth):
+    assert evaluate(scores, truth, 0.825).calibration_slope is None
 
 
 @CASES

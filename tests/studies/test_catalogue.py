@@ -18,7 +18,8 @@ from tests.studies.study_results import made_up
 
 NAMES = [
     "overall", "omicron", "stages", "noise", "pseudo-tradeoff", "ablation",
-    "trace-share", "label-share", "authors", "frontier", "worlds", "scale",
+    "trace-share", "label-share", "authors", "frontier", "worlds", "foreign",
+    "scale",
 ]  # fmt: skip
 each_study = pytest.mark.parametrize("name", NAMES)
 
@@ -110,6 +111,10 @@ def test_the_stages_end_on_the_papers_days():
 
 def test_worlds_begin_where_nothing_was_chosen_by():
     assert study_plan("worlds", "full").seeds[0] == 10
+    # Settings were chosen on seeds 1 to 9 of clusters and towns.
+    foreign = study_plan("foreign", "full")
+    assert foreign.seeds[0] == 20
+    assert "hybrid" in {cell.facts["world"] for cell in foreign.cells}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import epifalcon as ef
 from epifalcon.errors import DataError
 from epifalcon.studies.own.foreign_worlds import known_tests
 from epifalcon.studies.own.pets import read_pets
-from tests.studies.pets_tables import DAYS, write_tables
+from scripts.pets_example import DAYS, write_tables
 
 CUTOFF = DAYS - 1 - 7
 

@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logit
 
 from epifalcon.checks import Checked, Count, PositiveShare, same_length, unit_interval
 from epifalcon.errors import DataError
-from epifalcon.logistic import LOG_LOSS_CLIP
+from epifalcon.logistic import LOG_LOSS_CLIP, fit_logistic
 from epifalcon.settings import as_plain
 from epifalcon.types import Counts, Floats, Probabilities
 
@@ -172,10 +173,12 @@ class Metrics:
     """All metrics of one ranking; None where a metric is undefined.
 
     Without an infected person these are None: ``auc``, ``dep``, ``dep_best``,
-    ``f1``, ``f1_threshold``, ``accuracy_at_f1``, ``bep``, ``average_precision``
-    and ``recall_at_budget``. Without an uninfected person only ``auc`` is None. For
-    scores that are not probabilities, ``brier``, ``log_loss``, ``ece``, ``ece_mass``
-    and ``mean_risk`` are None.
+    ``f1``, ``f1_threshold``, ``accuracy_at_f1``, ``bep``, ``average_precision``,
+    ``recall_at_budget`` and ``calibration_slope``. Without an uninfected person only
+    ``auc`` and ``calibration_slope`` are None; the latter also if a threshold separates
+    infected and uninfected people. For
+    scores that are not probabilities, ``brier``, ``log_loss``, ``ece``, ``ece_mass``,
+    ``mean_risk`` and ``calibration_slope`` are None.
     """
 
     people: int
@@ -207,6 +210,7 @@ class Metrics:
     ece: float | None = None
     ece_mass: float | None = None
     mean_risk: float | None = None
+    calibration_slope: float | None = None
 
     def as_plain(self) -> dict[str, Any]:
         """Return the record as plain values; ``settings.build`` is the inverse."""
@@ -240,6 +244,7 @@ def evaluate(
             "ece": calibration_error(ranked, settings.bins, "width"),
             "ece_mass": calibration_error(ranked, settings.bins, "mass"),
             "mean_risk": float(sums_by_bin(ranked, 1, "width")[0, 0] / ranked.people),
+            "calibration_slope": calibration_slope(ranked),
         }
     found = ranked.found(tests)
     infected = ranked.infected
@@ -321,6 +326,28 @@ def log_loss(ranked: RankingCurve) -> float:
     risk = np.clip(ranked.risk, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
     lost = ranked.positives * np.log(risk) + ranked.negatives * np.log1p(-risk)
     return float(-lost.sum() / ranked.people)
+
+
+def calibration_slope(ranked: RankingCurve) -> float | None:
+    """Return the slope of a logistic regression of the truth on the log odds of risk.
+
+    1 if calibrated, below 1 if risks are too extreme. Risks are clipped as in
+    ``log_loss``. None without a finite slope: a threshold separates infected and
+    uninfected people, or all risks are equal.
+    """
+    positive = ranked.score[ranked.positives > 0]
+    negative = ranked.score[ranked.negatives > 0]
+    if not (len(positive) and len(negative)):
+        return None
+    if positive.min() >= negative.max() or negative.min() >= positive.max():
+        return None
+    odds = logit(np.clip(ranked.risk, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP))
+    size = ranked.positives + ranked.negatives
+    infected = np.repeat(ranked.positives / size, size)
+    by_person = np.repeat(odds, size)
+    spread = by_person.std()
+    centred = (by_person - by_person.mean()) / spread
+    return float(fit_logistic(centred, infected).slope / spread)
 
 
 def calibration_error(ranked: RankingCurve, bins: int, binning: Binning) -> float:

@@ -10,7 +10,7 @@ from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.reports.html_page import Link, Page, Part, Picture, Section
 from epifalcon.settings import unknown_name
 from epifalcon.studies import study_tables
-from epifalcon.studies.own import frontier, scale, worlds
+from epifalcon.studies.own import foreign, frontier, scale, worlds
 from epifalcon.studies.paper import ablation, authors, noise, overall, stages
 from epifalcon.studies.paper.pseudo_tradeoff import STUDY as PSEUDO_TRADEOFF
 from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
@@ -32,7 +32,8 @@ _STUDIES: dict[str, Study] = {
     for study in (
         *(overall.STUDY, overall.OMICRON_STUDY, stages.STUDY, noise.STUDY),
         *(PSEUDO_TRADEOFF, ablation.STUDY, TRACE_SHARE, LABEL_SHARE),
-        *(authors.STUDY, frontier.STUDY, worlds.STUDY, scale.STUDY),
+        *(authors.STUDY, frontier.STUDY, worlds.STUDY, foreign.STUDY),
+        scale.STUDY,
     )
 }
 

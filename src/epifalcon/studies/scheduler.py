@@ -205,6 +205,10 @@ def run_comparisons(
     simulated meanwhile. Failures are returned as results; with ``raise_errors``,
     errors while preparing a comparison are raised.
     """
+    for plan in plans:
+        # Not a failure of each row: nothing is written.
+        if plan.world and not all(has_inputs(plan, seed) for seed in plan.seeds):
+            plan.world.require()
     with contextlib.ExitStack() as locks:
         scheduler = Scheduler(workers)
         for done, plan in enumerate(plans):
@@ -232,12 +236,16 @@ class Simulations:
 
     def inputs(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
-        experiment = plan.experiment
-        key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
-        if self._city is None or self._city[0] != key:
-            self._city = key, prepare(plan.name, experiment, seed)
-        city = self._city[1]
-        epidemic = next(run_epidemics(experiment, city.traces, seed))
+        experiment, world = plan.experiment, plan.world
+        if world is None:
+            key = fingerprint({"city": as_plain(experiment.city), "seed": seed})
+            if self._city is None or self._city[0] != key:
+                self._city = key, prepare(plan.name, experiment, seed)
+            city = self._city[1]
+            epidemic = next(run_epidemics(experiment, city.traces, seed))
+        else:
+            city = world.city(experiment, seed)
+            epidemic = world.epidemic(experiment, seed)
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested: there are no hidden people to compare methods on"
@@ -268,6 +276,7 @@ def create_comparison(plan: Plan, threads: int, simulations: Simulations) -> int
         meta = {
             "name": plan.name,
             "overrides": list(plan.overrides),
+            "world": None if plan.world is None else as_plain(plan.world),
             "threads": threads,
             "grows": _GROWS,
         }

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from epifalcon import store
 from epifalcon.checks import whole
@@ -32,6 +32,8 @@ from epifalcon.types import Plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from epifalcon.experiments.simulation import CityInputs, Epidemic
+
 Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
 SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
@@ -40,6 +42,23 @@ FollowUp = Literal["audit", "places", "sizes"]
 places, or sizes of hypergraph and contact graph."""
 ALL = "all"
 _HASH = 12
+
+
+class RunSource(Protocol):
+    """Source of the runs of a cell, a frozen dataclass; part of the hash of a run."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the world."""
+
+    def require(self) -> None:
+        """Raise ``SettingsError`` if the world cannot be simulated here."""
+
+    def city(self, experiment: Experiment, seed: int) -> "CityInputs":
+        """Return the traces of ``seed``."""
+
+    def epidemic(self, experiment: Experiment, seed: int) -> "Epidemic":
+        """Return the tests of ``seed``, the held-out truth, and the history."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,8 @@ class Cell:
     preset: str
     methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    world: RunSource | None = None
+    """World of another simulator, instead of the city and outbreak of the settings."""
     group: str = ""
     """Cells of one group share a table. Rows compared with the same reference share one
     Holm adjustment."""
@@ -171,6 +192,8 @@ class Plan:
     overrides: tuple[str, ...] = ()
     label: str = ""
     """Label in progress messages if a study has several cells."""
+    world: RunSource | None = None
+    """As in ``Cell``."""
 
     def run_folder(self, seed: int) -> Path:
         """Return the folder of the run of ``seed``."""
@@ -271,8 +294,11 @@ def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
     experiment = Experiment.load(cell.preset, list(cell.overrides))
     # Another version of the package may give different results.
     version = importlib.metadata.version("epifalcon")
-    key = fingerprint({"settings": as_plain(experiment), "epifalcon": version})
+    values = {"settings": as_plain(experiment), "epifalcon": version}
     name = Path(cell.preset).stem.replace("+", "-")
+    if cell.world is not None:
+        values, name = {**values, "world": as_plain(cell.world)}, cell.world.kind
+    key = fingerprint(values)
     return Plan(
         folder=work / f"{name}-{key[:_HASH]}",
         name=cell.preset,
@@ -281,6 +307,7 @@ def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
         seeds=seeds,
         overrides=cell.overrides,
         label=cell.label,
+        world=cell.world,
     )
 
 

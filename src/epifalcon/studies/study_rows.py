@@ -88,6 +88,8 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
             "cpu_seconds": item.cpu_seconds,
             "peak_rss_mb": item.peak_rss_mb,
             "prevalence": item.metrics["prevalence"],
+            "mean_risk": item.metrics["mean_risk"],
+            "calibration_slope": item.metrics.get("calibration_slope"),
             "hidden_people": item.metrics["people"],
             **item.training,
             **_spent(plan, seed, method),

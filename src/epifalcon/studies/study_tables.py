@@ -118,6 +118,8 @@ def lead(result: Plain) -> str:
     seeds = len(result["seeds"])
     many = f"{seeds} seeds" if seeds > 1 else "one seed, which allows no conclusion"
     size = {"hamlet": "In a town of 2,000 people; ", "full": "At full size; "}
+    if any("people" in row["facts"] for row in result["rows"]):
+        size = {}
     sentences = [result["what"]]
     if result["shows"]:
         sentences.append(f"In the paper: {result['shows']}.")

@@ -41,6 +41,8 @@ _HOME, _SCHOOL, _WORK, _COMMUNITY = range(4)
 _KIND_OF_NETWORK = {"h": _HOME, "s": _SCHOOL, "w": _WORK, "c": _COMMUNITY}
 _START = "2020-03-01"
 _SEED_SHARE = 0.004
+_BETA = 0.016
+"""Covasim's default probability of transmission per contact and day."""
 _BETA_LAYER: Mapping[WorldKind, Mapping[str, float]] = {
     "clusters": {"h": 3.0, "w": 0.6, "c": 0.3},
     "towns": {"h": 3.0, "s": 0.6, "w": 0.6, "c": 0.2},
@@ -48,7 +50,7 @@ _BETA_LAYER: Mapping[WorldKind, Mapping[str, float]] = {
 }
 """Factors of Covasim's transmission rate; Covasim's own, smaller in large places."""
 WORLDS: tuple[WorldKind, ...] = get_args(WorldKind)
-_SLOT_HOURS: Mapping[WorldKind, float] = {"clusters": 8, "towns": 8, "hybrid": 0.5}
+SLOT_HOURS: Mapping[WorldKind, float] = {"clusters": 8, "towns": 8, "hybrid": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +110,7 @@ def simulate_world(
     one_of(WORLDS, kind=kind)
     whole(2, people=people)
     whole(1, days=days)
-    # Covasim prints its licence when it is imported.
-    with contextlib.redirect_stdout(io.StringIO()):
-        covasim: Any = extra_module("covasim", "foreign", f"the world {kind!r}")
-        starsim: Any = extra_module("starsim", "foreign", f"the world {kind!r}")
+    covasim, starsim = require_simulators(f"the world {kind!r}")
     seeds = starsim.choose_n(max(1, round(_SEED_SHARE * people)))
     # Without waning, nobody is infected twice.
     disease = covasim.COVID(
@@ -152,7 +151,7 @@ def simulate_world(
         onset=at("ti_symptomatic"),
         recovered=np.where(died >= 0, died, recovered),
     )
-    clock = Clock(_SLOT_HOURS[kind], days, _START)
+    clock = Clock(SLOT_HOURS[kind], days, _START)
     lost = 0.0
     if kind == "hybrid":
         pairs = np.concatenate(list(contacts.values()), axis=1)
@@ -173,6 +172,22 @@ def simulate_world(
     traces = Traces(by_slot, clock, Regions("poi", centre, names=titles))
     age = np.asarray(sim.people.age.raw[:people], np.float64)
     return ForeignWorld(traces, region_kind, history, age, lost)
+
+
+def require_simulators(purpose: str) -> tuple[Any, Any]:
+    """Return the modules Covasim and Starsim; raise ``SettingsError`` without them."""
+    # Covasim prints its licence when it is imported.
+    with contextlib.redirect_stdout(io.StringIO()):
+        names = ("covasim", "starsim")
+        covasim, starsim = (extra_module(one, "foreign", purpose) for one in names)
+    return covasim, starsim
+
+
+def pair_hazards(kind: WorldKind) -> Floats:
+    """Return Covasim's mean hazard of an infectious contact per day, by place kind."""
+    factors = {_KIND_OF_NETWORK[name]: one for name, one in _BETA_LAYER[kind].items()}
+    places = range(len(PLACE_KINDS))
+    return _BETA * np.array([factors.get(place, 0.0) for place in places])
 
 
 def _networks(starsim: Any, kind: WorldKind) -> list[Any] | None:  # noqa: ANN401
@@ -251,7 +266,7 @@ def _day_of_contacts(
 
     Regions are homes, then places of one kind that hold one pair in a slot.
     """
-    day = np.tile(home, (round(24 / _SLOT_HOURS["hybrid"]), 1))
+    day = np.tile(home, (round(24 / SLOT_HOURS["hybrid"]), 1))
     kinds = [np.full(int(home.max()) + 1, _HOME)]
     for wanted in np.unique(kind):
         contact = np.flatnonzero((kind == wanted) & (slot >= 0))
