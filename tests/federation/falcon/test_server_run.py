@@ -12,7 +12,7 @@ from epifalcon.errors import DataError, SettingsError, TooFewSitesError, WriteEr
 from epifalcon.federation import training
 from epifalcon.federation.falcon.server_run import SitesRun
 from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRun
-from epifalcon.federation.messages import unpack
+from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
@@ -20,7 +20,12 @@ from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
-from tests.federation.local_sites import Loopback, sites_oracle
+from tests.federation.local_sites import (
+    Loopback,
+    sites_oracle,
+    with_tensor,
+    with_values,
+)
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
@@ -213,6 +218,34 @@ def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
         again, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
         with pytest.raises(TooFewSitesError, match="released this before"):
             again.run()
+    transport.start()
+    last, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+    assert last.run()["finished"]
+
+
+@pytest.mark.parametrize("phase", ["hello", "presence", "begin"])
+def test_a_site_that_prevents_a_resume_by_other_answers_is_named(folder, phase):
+    wanted = run_request("local", rounds=8, least_sites=2)
+    broken, transport = run_of(folder, wanted, checkpoint_every=3)
+    transport.break_after(18)
+    with pytest.raises(TooFewSitesError):
+        broken.run()
+
+    def tamper(site, _call, answer):
+        one = unpack(answer)
+        if site != "clinic" or one.header.phase != phase or "error" in one.values:
+            return answer
+        if phase == "hello":
+            return pack(with_values(people=one.values["people"] + 1)(one))
+        name = "counts" if phase == "presence" else "rows"
+        return pack(with_tensor(name, lambda values: values * 0.5)(one))
+
+    transport.start()
+    transport.tamper = tamper
+    again, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+    with pytest.raises(TooFewSitesError, match=f"clinic in round ., {phase}: its answ"):
+        again.run()
+    # It prevents nothing for ever.
     transport.start()
     last, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
     assert last.run()["finished"]
