@@ -203,7 +203,7 @@ def test_frames_of_a_sender_are_not_read_while_many_are_processed():
     done = []
 
     def process(connection, frame):
-        ready.wait(60)
+        ready.wait(20)
         done.append((connection.get_name(), frame))
 
     manager.process_frame_task = process
