@@ -127,7 +127,7 @@ def test_sites_that_report_a_large_city_fill_no_memory_and_are_named(
 
     sites.tamper = tamper
     run = sites.run(request_of(TASKS["sums"]))
-    with pytest.raises(DataError, match="site-0, site-1: .* expected at most"):
+    with pytest.raises(DataError, match=r"site-0, site-1: .* expected at most"):
         run.run()
     (trouble,) = run.calls.report()["troubles"]
     assert trouble["why"].startswith("it has other ")

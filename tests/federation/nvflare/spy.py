@@ -89,7 +89,9 @@ def flood(cell, target, count):
         if connection.oq.q.qsize() > 8:
             time.sleep(0.01)
             continue
-        cell.core_cell.fire_and_forget("none", "none", target, Message({}, bytes(2**20)))
+        cell.core_cell.fire_and_forget(
+            "none", "none", target, Message({}, bytes(2**20))
+        )
         sent += 1
     say(sent)
 

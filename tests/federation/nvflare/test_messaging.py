@@ -116,6 +116,21 @@ def test_finished_messages_do_not_count():
         RxTask.rx_task_map["clinic", number].stop()
 
 
+def test_finished_messages_that_await_repeated_pieces_are_few():
+    before = threading.active_count()
+    for number in range(300):
+        assert receive(number, 0, 10)
+        task = RxTask.rx_task_map["clinic", number]
+        task.reliable, task.completed_task_ttl = True, 20.0
+        task.stop()
+    until(lambda: threading.active_count() - before <= 65, "the threads to end")
+    newest = [number for _, number in RxTask.rx_task_map]
+    assert newest == [*range(300 - len(newest), 300)]
+    assert 60 < len(newest) < 70
+    for task in [*RxTask.rx_task_map.values()]:
+        task._remove_task()
+
+
 def test_a_message_holds_neither_files_nor_references():
     plain = {"call": bytes(11 * MB)}
     assert lobs.load_from_bytes(lobs.dump_to_bytes(plain)) == plain

@@ -222,7 +222,7 @@ def test_a_copy_that_others_can_read_is_refused(kits, tmp_path):
     shutil.copytree(kits["clinic-a"], copy)
     assert open_kit(copy).credentials()
     copy.chmod(0o750)
-    with pytest.raises(DataError, match="other users can read this kit.*chmod"):
+    with pytest.raises(DataError, match=r"other users can read this kit.*chmod"):
         open_kit(copy).credentials()
 
 

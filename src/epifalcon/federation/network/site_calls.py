@@ -6,9 +6,9 @@ is a site that did not answer in time. With fewer sites than required the run en
 can be resumed.
 
 Sites answer a repeated round only if its requests are identical. So the server records
-which sites were missing at which step, and excludes them there again. With noise it also
-records digests of the answers: a site that answers a repeated call differently is named,
-because it makes the requests to the other sites differ, and they refuse them.
+which sites were missing at which step, and excludes them there again. With noise it
+also records digests of the answers: a site that answers a repeated call differently is
+named, because the requests to the other sites would differ, and they refuse those.
 
 The server writes to the run's folder: the ledger, progress, and at the end
 ``summary.json`` and, if requested and allowed, the scores of all people.

@@ -9,7 +9,7 @@ had. Settings of a job may include files and addresses, unless they are JSON, an
 replace those of the kit, whose folder is searched with all jobs in it. epifalcon needs
 none of this. And NVFlare limits the size of a message, but neither the number of
 unfinished messages, nor what arrives before their first part, nor connections, nor
-frames: it reads more while the process that they are for is slow or stopped, and stores
+finished messages that await repeated parts, nor frames: it reads more while the process that they are for is slow or stopped, and stores
 answers for a sender that reads none.
 """
 
@@ -42,6 +42,8 @@ from nvflare.fuel.utils.fobs import lobs
 
 _MOST_UNFINISHED = 16
 """Unfinished messages of one sender; each occupies two of at least 64 threads."""
+_MOST_FINISHED = 64
+"""Finished messages of one sender whose repeated pieces are recognised."""
 _PIECE_BYTES = 2**20
 """Least size that a piece of a message counts as: that of NVFlare's own pieces."""
 _MOST_CONNECTIONS = 16
@@ -100,17 +102,20 @@ def _search_kit(
 
 
 def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
-    """Return the task of a piece; if its sender has too many, end them all."""
+    """Return the task of a piece; if its sender has too many, end them all.
+
+    Of finished ones, which await repeated pieces, only the newest stay: each has a
+    thread, for as long as its sender requests.
+    """
     origin = message.get_header(MessageHeaderKey.ORIGIN)
     key = origin, message.get_header(StreamHeaderKey.STREAM_ID)
     sender = FqcnInfo(origin).root
     with RxTask.map_lock:
         known = dict(RxTask.rx_task_map)
-    unfinished = [
-        task
-        for task in known.values()
-        if not task.completed and FqcnInfo(task.origin).root == sender
-    ]
+    own = [task for task in known.values() if FqcnInfo(task.origin).root == sender]
+    unfinished = [task for task in own if not task.completed]
+    for task in [task for task in own if task.completed][:-_MOST_FINISHED]:
+        task._remove_task()
     held = len(message.payload or b"") + sum(map(_held_bytes, unfinished))
     count = len(unfinished) + (key not in known)
     # One message that came too late may still arrive beside the next.
