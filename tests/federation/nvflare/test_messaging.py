@@ -121,7 +121,7 @@ def test_finished_messages_that_await_repeated_pieces_are_few():
     for number in range(300):
         assert receive(number, 0, 10)
         task = RxTask.rx_task_map["clinic", number]
-        task.reliable, task.completed_task_ttl = True, 20.0
+        task.reliable, task.completed_task_ttl = True, 600.0
         task.stop()
     until(lambda: threading.active_count() - before <= 65, "the threads to end")
     newest = [number for _, number in RxTask.rx_task_map]

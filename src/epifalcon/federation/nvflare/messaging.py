@@ -9,8 +9,8 @@ had. Settings of a job may include files and addresses, unless they are JSON, an
 replace those of the kit, whose folder is searched with all jobs in it. epifalcon needs
 none of this. And NVFlare limits the size of a message, but neither the number of
 unfinished messages, nor what arrives before their first part, nor connections, nor
-finished messages that await repeated parts, nor frames: it reads more while the process that they are for is slow or stopped, and stores
-answers for a sender that reads none.
+finished messages that await repeated parts, nor frames: it reads more while the process
+that they are for is slow or stopped, and stores answers for a sender that reads none.
 """
 
 import threading
