@@ -12,7 +12,7 @@ from epifalcon.errors import DataError, SettingsError, TooFewSitesError, WriteEr
 from epifalcon.federation import training
 from epifalcon.federation.falcon.server_run import SitesRun
 from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRun
-from epifalcon.federation.messages import unpack
+from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
@@ -20,7 +20,12 @@ from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
-from tests.federation.local_sites import Loopback, sites_oracle
+from tests.federation.local_sites import (
+    Loopback,
+    sites_oracle,
+    with_tensor,
+    with_values,
+)
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
@@ -218,6 +223,34 @@ def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
     assert last.run()["finished"]
 
 
+@pytest.mark.parametrize("phase", ["hello", "presence", "begin"])
+def test_a_site_that_prevents_a_resume_by_other_answers_is_named(folder, phase):
+    wanted = run_request("local", rounds=8, least_sites=2)
+    broken, transport = run_of(folder, wanted, checkpoint_every=3)
+    transport.break_after(18)
+    with pytest.raises(TooFewSitesError):
+        broken.run()
+
+    def tamper(site, _call, answer):
+        one = unpack(answer)
+        if site != "clinic" or one.header.phase != phase or "error" in one.values:
+            return answer
+        if phase == "hello":
+            return pack(with_values(people=one.values["people"] + 1)(one))
+        name = "counts" if phase == "presence" else "rows"
+        return pack(with_tensor(name, lambda values: values * 0.5)(one))
+
+    transport.start()
+    transport.tamper = tamper
+    again, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+    with pytest.raises(TooFewSitesError, match=f"clinic in round ., {phase}: its answ"):
+        again.run()
+    # It prevents nothing for ever.
+    transport.start()
+    last, _ = run_of(folder, wanted, transport=transport, checkpoint_every=3)
+    assert last.run()["finished"]
+
+
 @pytest.mark.parametrize(("until", "stays"), [(10**9, False), (16, True)])
 def test_a_site_may_be_late_and_is_given_up_if_it_stays_away(folder, until, stays):
     run, transport = run_of(folder, run_request(rounds=8, least_sites=2, most_missed=2))
@@ -270,7 +303,8 @@ def test_a_site_of_another_city_is_left_out_and_named(folder, stranger):
     assert stranger not in summary["sites"]["sites"]
     (failure,) = summary["sites"]["troubles"]
     assert (failure["site"], failure["phase"]) == (stranger, "hello")
-    assert "its regions differ from" in failure["why"]
+    others = ", ".join(name for name in NAMES if name != stranger)
+    assert failure["why"] == f"it has other regions than {others}"
 
 
 def test_two_servers_or_two_sites_on_one_run_are_refused(folder):

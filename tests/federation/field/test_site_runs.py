@@ -112,6 +112,28 @@ def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
         assert "error" not in unpack(site.answer(call)).values
 
 
+@pytest.mark.parametrize(("regions", "days"), [(10**7, 4000), (1000, 10**5)])
+def test_sites_that_report_a_large_city_fill_no_memory_and_are_named(
+    regions, days, tmp_path
+):
+    sites = Sites(tmp_path)
+
+    def tamper(site, _call, answer):
+        one = unpack(answer)
+        if site == "site-2" or one.header.phase != "hello":
+            return answer
+        clock = {**one.values["clock"], "days": days, "slot_hours": 24}
+        return pack(with_values(regions=regions, clock=clock)(one))
+
+    sites.tamper = tamper
+    run = sites.run(request_of(TASKS["sums"]))
+    with pytest.raises(DataError, match=r"site-0, site-1: .* expected at most"):
+        run.run()
+    (trouble,) = run.calls.report()["troubles"]
+    assert trouble["why"].startswith("it has other ")
+    assert trouble["why"].endswith(" than site-0, site-1")
+
+
 @each_promise
 def test_secrets_differ_from_site_to_site_and_from_run_to_run(mode, tmp_path):
     found = []

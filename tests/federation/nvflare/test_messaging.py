@@ -1,11 +1,14 @@
 """What is left of NVFlare's messages; over real connections in test_federation."""
 
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
+from nvflare.fuel.f3.drivers.grpc.qq import QQ
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
@@ -18,6 +21,7 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import Datum
 
 from epifalcon.federation.nvflare import messaging
+from tests.federation.nvflare.live import until
 
 MB = 2**20
 
@@ -46,10 +50,13 @@ def restricted(monkeypatch):
         (ConfigService, "_config_path"),
         (GrpcDriver, "add_connection"),
         (ConnManager, "update_endpoint"),
+        (ConnManager, "process_frame"),
+        (StreamConnection, "send_frame"),
     ):
         # The base class has some of them.
         monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
     RxTask.rx_task_map = {}
+    monkeypatch.setattr(messaging, "_frames", {})
     ConfigService._config_path = []
     # Read from the kit in its processes; here NVFlare's default.
     limit = "get_streaming_max_blob_size"
@@ -107,6 +114,21 @@ def test_finished_messages_do_not_count():
     for number in range(40):
         assert receive(number, 0, 10)
         RxTask.rx_task_map["clinic", number].stop()
+
+
+def test_finished_messages_that_await_repeated_pieces_are_few():
+    before = threading.active_count()
+    for number in range(300):
+        assert receive(number, 0, 10)
+        task = RxTask.rx_task_map["clinic", number]
+        task.reliable, task.completed_task_ttl = True, 600.0
+        task.stop()
+    until(lambda: threading.active_count() - before <= 65, "the threads to end")
+    newest = [number for _, number in RxTask.rx_task_map]
+    assert newest == [*range(300 - len(newest), 300)]
+    assert 60 < len(newest) < 70
+    for task in [*RxTask.rx_task_map.values()]:
+        task._remove_task()
 
 
 def test_a_message_holds_neither_files_nor_references():
@@ -183,3 +205,57 @@ def test_a_connection_has_one_short_name_and_nothing_else_is_stored():
                 assert number in closed
     (found,) = manager.sfm_endpoints.values()
     assert (found.endpoint.name, found.endpoint.properties) == ("clinic", {})
+
+
+def connection_of(owner, name):
+    properties = {"peer_cn": owner} if owner else {}
+    conn = SimpleNamespace(get_conn_properties=lambda: properties)
+    return SimpleNamespace(conn=conn, get_name=lambda: name)
+
+
+def test_frames_of_a_sender_are_not_read_while_many_are_processed():
+    manager, ready = ConnManager(SimpleNamespace(name="server")), threading.Event()
+    done = []
+
+    def process(connection, frame):
+        ready.wait(20)
+        done.append((connection.get_name(), frame))
+
+    manager.process_frame_task = process
+
+    def read(connection):
+        for number in range(200):
+            manager.process_frame(connection, number)
+
+    # A site with two connections, another site, and a job without a certificate.
+    connections = [
+        connection_of("clinic", "1"),
+        connection_of("clinic", "2"),
+        connection_of("school", "3"),
+        connection_of(None, "4"),
+    ]
+    readers = [threading.Thread(target=read, args=(one,)) for one in connections]
+    for reader in readers:
+        reader.start()
+    queue = manager.frame_mgr_executor._work_queue
+
+    def held():
+        return queue.qsize() + len(manager.frame_mgr_executor._threads)
+
+    until(lambda: held() == 3 * 64, "the readers to wait")
+    time.sleep(0.2)
+    assert held() == 3 * 64
+    ready.set()
+    for reader in readers:
+        reader.join(60)
+    until(lambda: len(done) == 800, "all frames to be processed")
+    manager.frame_mgr_executor.shutdown()
+
+
+def test_a_receiver_that_reads_nothing_loses_its_connection():
+    connection = StreamConnection(QQ(), None, {}, "SERVER")
+    for _ in range(2000):
+        connection.send_frame(b"pong")
+    with pytest.raises(ConnectionError, match="does not read"):
+        connection.send_frame(b"pong")
+    assert connection.closing

@@ -217,6 +217,15 @@ def test_a_kit_of_an_earlier_version_is_refused(kits, tmp_path):
         open_kit(kit)
 
 
+def test_a_copy_that_others_can_read_is_refused(kits, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(kits["clinic-a"], copy)
+    assert open_kit(copy).credentials()
+    copy.chmod(0o750)
+    with pytest.raises(DataError, match=r"other users can read this kit.*chmod"):
+        open_kit(copy).credentials()
+
+
 def test_kits_are_never_overwritten_and_other_folders_are_no_kits(kits, tmp_path):
     with pytest.raises(WriteError):
         provision(DEPLOYMENT, kits["server"].parent)

@@ -91,6 +91,8 @@ _ROOM = 9.0
 _ROUNDING = 1e-6
 _MOST_LOSS = 14.0
 _MOST_SEEMING = 1e12
+_MOST_CELLS = 3 * 10**7
+"""Most slots times regions: the messages of a sweep would have 1 GB."""
 
 
 class _Exchange(Record):
@@ -206,7 +208,7 @@ class FieldAnswers:
         """Set the limits for a site with ``people`` of all ``size.people`` people."""
         self._task, self._size, self.people = task, size, people
         self._plan = FieldPlan(task.settings.privacy, size.clock)
-        self._crowd = np.zeros(size.by_slot)
+        self._crowd = np.zeros((0, 0))
         self._noises = np.zeros((0, 0))
 
     def counts(self, answer: SiteCounts) -> SiteCounts:
@@ -467,6 +469,10 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         roster = self._invite()
         self._plan = FieldPlan(self._task.settings.privacy, roster.clock)
         opening = opening_receipts(self._task, roster.clock)
+        if (cells := roster.clock.slots * (1 + roster.regions)) > _MOST_CELLS:
+            sites = ", ".join(sorted(roster.people))
+            most = f"{_MOST_CELLS:,} slots times regions"
+            raise DataError(f"{sites}: {cells:,}, expected at most {most}")
         self._roster = roster
         self._receipts = self.open_ledger(self._plan.budget, opening)
         people = sum(roster.people.values())

@@ -6,7 +6,9 @@ is a site that did not answer in time. With fewer sites than required the run en
 can be resumed.
 
 Sites answer a repeated round only if its requests are identical. So the server records
-which sites were missing at which step, and excludes them there again.
+which sites were missing at which step, and excludes them there again. With noise it
+also records digests of the answers: a site that answers a repeated call differently is
+named, because the requests to the other sites would differ, and they refuse those.
 
 The server writes to the run's folder: the ledger, progress, and at the end
 ``summary.json`` and, if requested and allowed, the scores of all people.
@@ -36,7 +38,13 @@ from epifalcon.errors import (
     TooFewSitesError,
 )
 from epifalcon.federation import checkpoints, messages
-from epifalcon.federation.network.site_files import REPLAYED, open_journal
+from epifalcon.federation.network.site_files import (
+    REPLAYED,
+    ReplayError,
+    ReplayLog,
+    digest,
+    open_journal,
+)
 from epifalcon.federation.network.site_session import LEDGER, RunRequest
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
@@ -55,6 +63,7 @@ SUMMARY = "summary.json"
 PROGRESS = "progress.json"
 SCORES = "scores.csv"
 FAILURES, COUNTERS = "failures.jsonl", "site-counters.json"
+ANSWERS = "answers.jsonl"
 PREPARATION = "preparation"
 _MESSAGE = "message.safetensors"
 _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
@@ -62,6 +71,8 @@ _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
 _MAX_TEXT = 300
 _BEFORE = frozenset({"hello", "count", "states", "prepare"})
 """Phases before the rounds; their failures are not stored."""
+_VARYING = (messages.SECONDS, messages.COUNTER)
+"""Values that differ between two answers to the same call."""
 
 
 class Transport(Protocol):
@@ -137,11 +148,15 @@ class SiteCalls:
         rules: SiteRules,
         path: Path | None = None,
         counters: Path | None = None,
+        answers: ReplayLog | None = None,
     ) -> None:
-        """Store failures in ``path``, and the sites' counters in ``counters``."""
+        """Store failures in ``path``, and the sites' counters in ``counters``.
+
+        With ``answers``, repeated calls must have the same answers as before.
+        """
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)
-        self._counters = counters
+        self._counters, self._answers = counters, answers or ReplayLog()
         self._path, self._stored = path, list[SiteFailure]()
         if path is not None:
             _, self._stored = open_journal(path, partial(build, SiteFailure))
@@ -217,11 +232,16 @@ class SiteCalls:
                 packet = self._accept(answers[site], headers[site])
                 if messages.COUNTER in packet.values:
                     counters[site] = str(packet.values[messages.COUNTER])[:_MAX_TEXT]
-                accepted[site] = check(site, answer.decode(packet))
+                found, release = check(site, answer.decode(packet)), _release(packet)
+                self._refuse_other(*release)
                 busy.append(_seconds(packet))
             except Exception as error:
                 # Any error caused by a site's answer is a failure of that site.
                 self._exclude(SiteFailure(site, number, step, "refused", _why(error)))
+                continue
+            # Outside of the above: an error of the disk is no failure of the site.
+            self._answers.require(*release)
+            accepted[site] = found
         self.traffic.site_seconds += max(busy)
         self.traffic.bytes_sent += sum(map(len, calls.values()))
         self.traffic.bytes_received += sum(map(len, answers.values()))
@@ -297,6 +317,13 @@ class SiteCalls:
             raise DataError(f"the site reports: {text}")
         return packet
 
+    def _refuse_other(self, number: int, phase: str, found: str) -> None:
+        try:
+            self._answers.refuse_other(number, phase, found)
+        except ReplayError:
+            why = "its answer differs from that before the run was resumed"
+            raise DataError(why) from None
+
     def _continue_after(self, new: list[SiteFailure]) -> None:
         """Require enough sites, then store the new failures."""
         try:
@@ -328,11 +355,26 @@ class SiteCalls:
         count, least = len(self.attending), max(self.rules.least_sites, 1)
         if count >= least:
             return
+        # Sites refuse to repeat a round because another one failed: name that one too.
+        effects = [item for item in self.failures if REPLAYED in item.why]
+        causes = [item for item in self.failures if item not in effects]
         last = "".join(
             f"; {item.site} in round {item.round}, {item.phase}: {item.why}"
-            for item in self.failures[-3:]
+            for item in [*causes[-3:], *effects[-1:]]
         )
         raise TooFewSitesError(f"{count} sites take part, {least} are needed{last}")
+
+
+def _release(answer: messages.Packet) -> tuple[int, str, str]:
+    """Return round, site with phase, and digest of an answer; none of its scores."""
+    header = answer.header
+    if header.phase == messages.Finish.phase:
+        # They may be requested later.
+        return 0, f"{header.site} {header.phase}", digest()
+    values = {n: one for n, one in answer.values.items() if n not in _VARYING}
+    number = 0 if header.phase == messages.PresenceRequest.phase else header.round
+    found = digest(values, tensors=answer.tensors)
+    return number, f"{header.site} {header.phase}", found
 
 
 def _number(counter: str) -> int:
@@ -436,7 +478,9 @@ class ServerRun(ABC, Generic[RequestT]):
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: FileLock | None = FileLock.inside(folder)
         paths = folder / FAILURES, folder.parent / COUNTERS
-        self.calls = SiteCalls(transport, folder.name, run_request.rules, *paths)
+        answers = ReplayLog(folder / ANSWERS) if run_request.is_private else None
+        rules = run_request.rules
+        self.calls = SiteCalls(transport, folder.name, rules, *paths, answers)
         self.scores: dict[str, Probabilities] = {}
         self.round_seconds: list[float] = []
         self._folder, self._request, self._options = folder, run_request, options
@@ -491,8 +535,9 @@ class ServerRun(ABC, Generic[RequestT]):
         city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
         for site in [site for site, fact in facts.items() if fact.city != city]:
             odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
-            what = odd[0].removesuffix("_sha256")
-            why = f"its {what} differ from those of other sites"
+            what = "days" if odd[0] == "clock" else "regions"
+            same = ", ".join(name for name in sorted(facts) if facts[name].city == city)
+            why = f"it has other {what} than {same}"[:_MAX_TEXT]
             calls.refuse(SiteFailure(site, 0, "hello", "refused", why))
         first, total = {}, 0
         for site in sorted(facts):

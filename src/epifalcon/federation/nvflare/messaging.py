@@ -8,7 +8,9 @@ statistics of all topics that senders have named, and all names and properties t
 had. Settings of a job may include files and addresses, unless they are JSON, and
 replace those of the kit, whose folder is searched with all jobs in it. epifalcon needs
 none of this. And NVFlare limits the size of a message, but neither the number of
-unfinished messages, nor what arrives before their first part, nor connections.
+unfinished messages, nor what arrives before their first part, nor connections, nor
+finished messages that await repeated parts, nor frames: it reads more while the process
+that they are for is slow or stopped, and stores answers for a sender that reads none.
 """
 
 import threading
@@ -21,9 +23,9 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.comm_config import CommConfigurator
-from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.connection import BytesAlike, Connection
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
-from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import HandshakeKeys
@@ -40,17 +42,25 @@ from nvflare.fuel.utils.fobs import lobs
 
 _MOST_UNFINISHED = 16
 """Unfinished messages of one sender; each occupies two of at least 64 threads."""
+_MOST_FINISHED = 64
+"""Finished messages of one sender whose repeated pieces are recognised."""
 _PIECE_BYTES = 2**20
 """Least size that a piece of a message counts as: that of NVFlare's own pieces."""
 _MOST_CONNECTIONS = 16
 """Connections with one certificate: a site has one, and one for each of its jobs."""
+_MOST_FRAMES = 64
+"""Frames of one sender that are processed at the same time; more are not read."""
+_MOST_UNREAD = 2000
+"""Frames that wait until a receiver reads them: many more than for large messages."""
 _MOST_NAME_CHARACTERS = 200
+_frames: dict[str, threading.BoundedSemaphore] = {}
 _adding = threading.Lock()
 _initialize = ConfigService.initialize
 _handle_ack = TxTask.handle_ack
 _find_task = RxTask.find_or_create_task
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
+_send_frame = StreamConnection.send_frame
 
 
 def restrict_messages() -> None:
@@ -68,6 +78,8 @@ def restrict_messages() -> None:
     ConfigService.initialize = _search_kit
     GrpcDriver.add_connection = _limited_connection
     ConnManager.update_endpoint = _update_name
+    ConnManager.process_frame = _process_frame
+    StreamConnection.send_frame = _send_or_close
 
 
 def _refuse(*_: object) -> None:
@@ -90,17 +102,20 @@ def _search_kit(
 
 
 def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
-    """Return the task of a piece; if its sender has too many, end them all."""
+    """Return the task of a piece; if its sender has too many, end them all.
+
+    Of finished ones, which await repeated pieces, only the newest stay: each has a
+    thread, for as long as its sender requests.
+    """
     origin = message.get_header(MessageHeaderKey.ORIGIN)
     key = origin, message.get_header(StreamHeaderKey.STREAM_ID)
     sender = FqcnInfo(origin).root
     with RxTask.map_lock:
         known = dict(RxTask.rx_task_map)
-    unfinished = [
-        task
-        for task in known.values()
-        if not task.completed and FqcnInfo(task.origin).root == sender
-    ]
+    own = [task for task in known.values() if FqcnInfo(task.origin).root == sender]
+    unfinished = [task for task in own if not task.completed]
+    for task in [task for task in own if task.completed][:-_MOST_FINISHED]:
+        task._remove_task()
     held = len(message.payload or b"") + sum(map(_held_bytes, unfinished))
     count = len(unfinished) + (key not in known)
     # One message that came too late may still arrive beside the next.
@@ -142,3 +157,28 @@ def _update_name(
         connection.conn.close()
         raise ConnectionError("a connection has one short name")
     _update_endpoint(manager, connection, {HandshakeKeys.ENDPOINT_NAME: name})
+
+
+def _process_frame(
+    manager: ConnManager, connection: SfmConnection, frame: BytesAlike
+) -> None:
+    """Process a frame in another thread; wait if its sender has many, and read none."""
+    owner = _owner(connection.conn)
+    known = vars(connection) if owner is None else _frames
+    turn = known.setdefault(f"{owner}", threading.BoundedSemaphore(_MOST_FRAMES))
+    turn.acquire()
+    try:
+        task = manager.process_frame_task, connection, frame
+        manager.frame_mgr_executor.submit(*task).add_done_callback(
+            lambda _: turn.release()
+        )
+    except RuntimeError:  # The process ends.
+        turn.release()
+
+
+def _send_or_close(connection: StreamConnection, frame: BytesAlike) -> None:
+    """Send a frame; close the connection if its receiver left many unread."""
+    if connection.oq.q.qsize() >= _MOST_UNREAD:
+        connection.close()
+        raise ConnectionError("a receiver does not read")
+    _send_frame(connection, frame)

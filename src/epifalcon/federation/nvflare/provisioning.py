@@ -126,7 +126,13 @@ class Kit:
         return "admin" if self.name == "admin" else "site"
 
     def credentials(self) -> Credentials:
-        """Read key and certificate; raise ``CorruptFileError`` if they are invalid."""
+        """Read key and certificate; raise ``CorruptFileError`` if they are invalid.
+
+        A copy may have lost the kit's mode, which protects all files in it.
+        """
+        if os.name == "posix" and self.folder.stat().st_mode & 0o077:
+            why = "other users can read this kit, expected mode 700"
+            raise DataError(f"{self.folder}: {why}; run chmod -R go= on it")
         names = {"server": self.deployment.host, "admin": self.deployment.admin}
         return Credentials(self.folder / "startup", names.get(self.name, self.name))
 
