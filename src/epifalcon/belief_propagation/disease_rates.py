@@ -8,9 +8,9 @@ a Gaussian penalty on the logarithm of each rate. Interval limits come from a qu
 function fitted to the evaluated losses.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from scipy.optimize import minimize
@@ -21,11 +21,11 @@ from epifalcon.types import Floats
 _NAMES = ("r0", "seed_share", "latent_days", "infectious_days")
 _PRIOR_SD = np.array([1.0, 1.5, 0.5, 0.5])
 """Prior standard deviations of the log rates."""
-_FIRST_FACTORS = (1.0, 0.5, 0.25, 0.125, 2.0)
-"""Factors on R0 that are evaluated first: the loss can have two minima, an outbreak
-that grows and one that has passed."""
+_FIRST_FACTORS = tuple(product((1.0, 0.5, 0.25, 0.125), (1.0, 0.2)))
+"""Factors on R0 and the initial share that are evaluated first: the loss can have two
+minima, an outbreak that grows and one that has passed."""
 _STEPS = np.array([0.35, 0.7, 0.25, 0.25])
-_EVALUATIONS_PER_RATE = 7
+_EVALUATIONS_PER_RATE = 6
 _TOLERANCE = 0.3
 _NEAR = 8.0
 """Losses within this distance of the minimum enter the quadratic function."""
@@ -72,8 +72,8 @@ def estimate_rates(loss: Callable[[Disease], float], prior: Disease) -> RateEsti
         values.append(float(total))
         return values[-1]
 
-    for factor in _FIRST_FACTORS:
-        penalised(np.append(math.log(factor), np.zeros(size - 1)))
+    for factors in _FIRST_FACTORS:
+        penalised(np.pad(np.log(factors), (0, size - 2)))
     best = points[int(np.argmin(values))]
     minimize(
         penalised,

@@ -21,7 +21,7 @@ from epifalcon.types import Floats, Mask
 SYMPTOM_DAYS = 7
 """Days after the onset of symptoms in which people are tested because of them."""
 _DELAY_DAYS = 28
-_BACKGROUND, _SYMPTOMATIC = 0.002, 0.1
+_BACKGROUND, _SYMPTOMATIC = 0.002, 0.15
 """Initial rates per day; the second one is also the centre of its prior."""
 _PRIOR_WEIGHT = 0.5
 """Weight of the prior of the log symptomatic rate. The tests determine the product of
