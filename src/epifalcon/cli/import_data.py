@@ -25,7 +25,10 @@ def import_(
     out: Annotated[Path, option("Folder to write to.")],
     tests: Annotated[
         Path | None,
-        option("CSV or Parquet file of test results: person, time, result."),
+        option(
+            "CSV or Parquet file of test results: person, time, result and optionally "
+            "kind, reason and onset."
+        ),
     ] = None,
     test_kind: Annotated[
         str,
@@ -162,21 +165,10 @@ def import_(
         figures = imported.as_plain() | {"tests": None}
         if tests is not None:
             test_settings = replace(settings.read, columns=tuple(names))
-            known, rows = read_results(
-                tests, imported.traces, test_settings, default_kind
-            )
-            known.save(made / "known", origin)
-            figures["tests"] = {
-                **rows.as_plain(),
-                "positive": int(known.positive.sum()),
-                "people": int(known.tested.sum()),
-                "kinds": {
-                    each.name: int((known.kind == number).sum())
-                    for number, each in enumerate(known.kinds)
-                },
-                "duplicates": rows.accepted - len(known.person),
-            }
-            _show_refused(console, f"Invalid rows of {tests}", rows)
+            known = read_results(tests, imported.traces, test_settings, default_kind)
+            known.tests.save(made / "known", origin)
+            figures["tests"] = known.as_plain()
+            _show_refused(console, f"Invalid rows of {tests}", known.rows)
         store.write_manifest(made, "import", meta=figures, origin=origin)
     figures |= {"out": str(out), "seconds": perf_counter() - start_time}
     _show(console, imported, figures)
@@ -210,8 +202,15 @@ def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> No
             ["tests imported", f"{tests['rows_kept']:,} of {tests['rows_read']:,}"]
         )
         rows.append(["tests positive", f"{tests['positive']:,}"])
-        kinds = (f"{name}: {count:,}" for name, count in tests["kinds"].items())
-        rows.append(["kinds of tests", ", ".join(kinds)])
+        rows.append(["kinds of tests", _counts(tests["kinds"])])
+        if set(tests["reasons"]) != {"not given"}:
+            rows.append(["reasons of tests", _counts(tests["reasons"])])
+        if tests["onsets"]:
+            early = tests["onsets_before_first_day"]
+            before = f" ({early:,} before the first day)" if early else ""
+            rows.append(
+                ["tests with onset of symptoms", f"{tests['onsets']:,}{before}"]
+            )
         if tests["duplicates"]:
             rows.append(["repeated rows of tests", f"{tests['duplicates']:,}"])
     console.table("Imported", ["data", ""], rows)
@@ -235,6 +234,10 @@ def _show_refused(console: Console, title: str, rows: "RowCount") -> None:
         for reason, count in rows.refused.items()
     ]
     console.table(title, ["reason", "rows", "for example", "expected"], table)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items())
 
 
 def _given(**values: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -1,14 +1,16 @@
-"""Read test results from a file: person, time or day, result."""
+"""Read test results from a file: person, time or day, result, kind, reason, onset."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from epifalcon.epidemic.test_kinds import EVER, KINDS, TestKind
-from epifalcon.epidemic.test_results import TestResults
+from epifalcon.epidemic.test_kinds import EVER, KINDS, REASONS, TestKind
+from epifalcon.epidemic.test_results import NOT_GIVEN, TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io.columns import (
@@ -20,15 +22,55 @@ from epifalcon.mobility.io.columns import (
 )
 from epifalcon.mobility.io.regions import look_up
 from epifalcon.mobility.io.settings import ReadSettings
-from epifalcon.mobility.io.tables import find_column, need_column, open_table, renamed
+from epifalcon.mobility.io.tables import (
+    InputTable,
+    find_column,
+    need_column,
+    open_table,
+    renamed,
+)
 from epifalcon.mobility.io.visits import STRICT, keep_slots
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask
 
 _OUTSIDE_DAYS = "outside the days of the traces"
+_OPTIONAL = ("kind", "reason", "onset")
+_NO_ONSET = -(2**31)
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
 _POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
 _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedTests:
+    """Tests imported from a file, and counts of its rows."""
+
+    tests: TestResults
+    rows: RowCount
+    early_onsets: int = 0
+    """Number of tests with symptoms since before the first day of the traces."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the counts for JSON."""
+        tests = self.tests
+        reasons = ("not given", *REASONS)
+        return {
+            **self.rows.as_plain(),
+            "positive": int(tests.positive.sum()),
+            "people": int(tests.tested.sum()),
+            "kinds": {
+                each.name: int((tests.kind == number).sum())
+                for number, each in enumerate(tests.kinds)
+            },
+            "reasons": {
+                name: count
+                for number, name in enumerate(reasons, NOT_GIVEN)
+                if (count := int((tests.reason == number).sum()))
+            },
+            "onsets": int((tests.onset >= 0).sum()),
+            "onsets_before_first_day": self.early_onsets,
+            "duplicates": self.rows.accepted - len(tests.person),
+        }
 
 
 def read_results(
@@ -36,15 +78,16 @@ def read_results(
     traces: Traces,
     settings: ReadSettings | None = None,
     kind: TestKind = EVER,
-) -> tuple[TestResults, RowCount]:
+) -> ImportedTests:
     """Read the tests in a CSV or Parquet file.
 
     A row is rejected if its person is not in the traces, its time is not within
-    their days, its result is neither positive nor negative, or its kind, if there is a
-    column for it, is unknown; an empty cell and a missing column stand for ``kind``.
-    Rows with equal person, slot, kind and result are one test. If the traces have no
-    names, people are identified by their number from 0. A date without a time of day
-    counts for the first slot of that day.
+    their days, its result is neither positive nor negative, its kind or reason, if
+    there is a column for it, is unknown, or its onset of symptoms is after the test. An
+    empty kind and a missing column stand for ``kind``. An onset before the first day of
+    the traces counts for their first slot. Rows with equal person, slot, kind and
+    result are one test. If the traces have no names, people are identified by their
+    number from 0. A date without a time of day counts for the first slot of that day.
     """
     settings, clock = settings or ReadSettings(), traces.clock
     table = open_table(path, settings.delimiter)
@@ -53,13 +96,12 @@ def read_results(
             f"{path}: test results need the date of the traces' first day: set start"
         )
     columns = ("person", "time", "result")
-    chosen = renamed(settings.columns, (*columns, "kind"))
+    chosen = renamed(settings.columns, (*columns, *_OPTIONAL))
     wanted = {ours: need_column(table, ours, chosen) for ours in columns}
-    if (column := find_column(table, "kind", chosen)) is not None:
-        wanted["kind"] = column
+    wanted |= _optional_columns(table, chosen)
     rows = RowFilter(path, wanted, settings, (_OUTSIDE_DAYS,))
     names = pl.Series(traces.names or map(str, range(traces.people)), dtype=pl.String)
-    slot = pl.col("time_local") // (clock.slot_minutes * 60_000_000) - clock.epoch_slot
+    slot = _slot_of("time", clock)
     days = f"{clock.days} days from {clock.start}"
     people = f"one of the {len(names)} people of the traces"
     parts = []
@@ -73,14 +115,15 @@ def read_results(
         frame = frame.with_columns(slot=slot)
         outside = ~pl.col("slot").is_between(0, clock.slots - 1)
         frame = rows.keep(frame, Rule(_OUTSIDE_DAYS, "time", days, outside))
-        frame = _keep_kinds(rows, _keep_results(rows, frame))
-        parts.append(frame.select("at", "positive", "slot", "kind"))
+        frame = _keep_optional(rows, _keep_results(rows, frame), clock)
+        parts.append(frame.select("at", "positive", "slot", *_OPTIONAL))
     count = rows.finish()
-    found = pl.concat(parts).unique(maintain_order=True)
+    found = _without_duplicates(pl.concat(parts))
+    onset = found["onset"].to_numpy()
     kinds = {"": kind, **KINDS}
     used = [name for name in kinds if name in set(found["kind"])] or [""]
     numbers = found["kind"].replace_strict(used, range(len(used)), return_dtype=pl.Int8)
-    known = TestResults.from_tests(
+    tests = TestResults.from_tests(
         traces.people,
         found["at"].to_numpy(),
         found["positive"].to_numpy(),
@@ -88,8 +131,11 @@ def read_results(
         traces.names_sha256,
         numbers.to_numpy(),
         tuple(kinds[name] for name in used),
+        found["reason"].to_numpy(),
+        np.where(onset == _NO_ONSET, NOT_GIVEN, np.maximum(onset, 0)),
     )
-    return known, count
+    early = int(((onset < 0) & (onset != _NO_ONSET)).sum())
+    return ImportedTests(tests, count, early)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +175,62 @@ def read_day_tests(path: Path, clock: Clock) -> NamedTests:
     )
 
 
-def _keep_kinds(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:
-    """Reject rows of an unknown kind; without a column ``kind`` it is empty."""
-    if "kind" not in rows.columns:
-        return frame.with_columns(kind=pl.lit(""))
-    text = pl.col("kind").cast(pl.String, strict=False).fill_null("")
-    frame = frame.with_columns(kind=text.str.strip_chars().str.to_lowercase())
-    odd = ~pl.col("kind").is_in(["", *KINDS])
-    expected = f"empty or one of {', '.join(KINDS)}"
-    return rows.keep(frame, Rule("unknown kind of test", "kind", expected, odd))
+def _optional_columns(table: InputTable, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of kind, reason and onset that the file has."""
+    found = {ours: find_column(table, ours, chosen) for ours in _OPTIONAL}
+    return {ours: theirs for ours, theirs in found.items() if theirs is not None}
+
+
+def _keep_optional(rows: RowFilter, frame: pl.DataFrame, clock: Clock) -> pl.DataFrame:
+    """Parse ``kind`` (text), ``reason`` (number) and ``onset`` (slot) of each test.
+
+    Rejects rows with an unknown kind or reason, and with an onset after the test.
+    """
+    frame = _keep_words(rows, frame, "kind", tuple(KINDS), "unknown kind of test")
+    frame = _keep_words(rows, frame, "reason", REASONS, "unknown reason of a test")
+    numbers = {"": NOT_GIVEN} | {name: at for at, name in enumerate(REASONS)}
+    reason = pl.col("reason").replace_strict(numbers, return_dtype=pl.Int8)
+    frame = frame.with_columns(reason=reason)
+    none = pl.lit(_NO_ONSET, dtype=pl.Int64)
+    if "onset" not in rows.columns:
+        return frame.with_columns(onset=none)
+    text = pl.col("onset").cast(pl.String, strict=False).str.strip_chars()
+    empty = frame.select((text == "").fill_null(True)).to_series()
+    given = frame.filter(~empty)
+    given = keep_times(rows, given, "onset", clock.timezone, rows.settings.epoch_unit)
+    slot, per_day = _slot_of("onset", clock), clock.slots_per_day
+    late = slot // per_day > pl.col("slot") // per_day
+    expected = "a day up to that of the test"
+    given = rows.keep(given, Rule("onset after the test", "onset", expected, late))
+    given = given.with_columns(onset=pl.min_horizontal(slot, "slot"))
+    others = frame.filter(empty).with_columns(onset=none)
+    return pl.concat([given.select(others.columns), others])
+
+
+def _keep_words(
+    rows: RowFilter, frame: pl.DataFrame, name: str, words: Sequence[str], reason: str
+) -> pl.DataFrame:
+    """Reject rows with a word that is not in ``words``; a missing column is empty."""
+    if name not in rows.columns:
+        return frame.with_columns(pl.lit("").alias(name))
+    text = pl.col(name).cast(pl.String, strict=False).fill_null("")
+    frame = frame.with_columns(text.str.strip_chars().str.to_lowercase().alias(name))
+    odd = ~pl.col(name).is_in(["", *words])
+    expected = f"empty or one of {', '.join(words)}"
+    return rows.keep(frame, Rule(reason, name, expected, odd))
+
+
+def _without_duplicates(tests: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per person, slot, kind and result, with its first given reason."""
+    given = pl.col("reason").filter(pl.col("reason") != NOT_GIVEN).first()
+    return tests.group_by("at", "positive", "slot", "kind", maintain_order=True).agg(
+        reason=given.fill_null(NOT_GIVEN), onset=pl.max("onset")
+    )
+
+
+def _slot_of(name: str, clock: Clock) -> pl.Expr:
+    minutes = clock.slot_minutes * 60_000_000
+    return (pl.col(f"{name}_local") // minutes - clock.epoch_slot).cast(pl.Int64)
 
 
 def _keep_results(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:

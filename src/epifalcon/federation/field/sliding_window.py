@@ -158,6 +158,8 @@ class FieldWindow:
             np.concatenate([old.slot, slot]),
             kind=np.pad(old.kind, (0, len(slot))),
             kinds=old.kinds,
+            reason=np.pad(old.reason, (0, len(slot)), constant_values=-1),
+            onset=np.pad(old.onset, (0, len(slot)), constant_values=-1),
         )
         without_tests = np.concatenate([boundary.without_tests, mean])
         boundary = Boundary(prior, without_tests, status)
