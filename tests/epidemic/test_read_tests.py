@@ -108,6 +108,23 @@ def test_repeated_rows_are_one_test_with_all_that_is_given(tmp_path):
     assert (known.reason.tolist(), known.onset.tolist()) == ([2], [0])
 
 
+def test_tests_after_the_last_day_say_how_many_days_to_add(tmp_path):
+    """The traces end on 30 March; at most five more days are allowed."""
+    path = tmp_path / "tests.csv"
+    rows = ["7,2020-03-30T23:00,pos", "7,2020-04-02T10:00,neg", "7,2020-04-05,neg"]
+    path.write_text("\n".join(["person,time,result", *rows]), encoding="utf-8")
+    found = read_results(path, traces(), ALL, most_later_days=5)
+    assert found.tests.slot.tolist() == [35, 36 + 24 + 5]
+    assert (found.later_tests, found.later_days) == (1, 3)
+    assert found.rows.refused == {"outside the days of the traces": 1}
+    assert "at most 5 days after them" in found.rows.examples[0].expected
+    longer = traces().with_days(6)
+    found.tests.require_people_of(longer)
+    assert (longer.by_slot[36:] == -1).all()
+    found = read_results(path, traces(), ALL)
+    assert (len(found.tests.person), found.later_days) == (1, 0)
+
+
 def test_slots_follow_the_wall_clock_of_the_city(tmp_path):
     """06:00 of the 29th is slot 3 of day 1, though clocks jumped at 02:00."""
     known, _ = read(tmp_path, ["7,2020-03-29T06:00,1", "7,2020-03-29T04:00:00Z,0"])

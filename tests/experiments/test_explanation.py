@@ -12,6 +12,7 @@ from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import daily_update, explanation, run_tables
 from epifalcon.experiments.explanation import explain
+from epifalcon.experiments.import_format import ImportFormat
 from epifalcon.experiments.prediction import NewPeople, score
 from epifalcon.experiments.run_folder import FinishedRun, create_run_folder, finish
 from epifalcon.experiments.run_methods import run_method
@@ -140,7 +141,7 @@ def test_new_people_from_files_equal_those_of_the_folder(run, tmp_path):
     write_visits(run, tmp_path / "new.csv", [5, 30], 1, run.traces.clock.days)
     tests = write_tests(run, tmp_path / "tests.csv", [5, 30])
     paths = tmp_path / "new.csv", tmp_path / "tests.csv"
-    files = NewPeople.from_files(*paths, run.traces)
+    files = NewPeople.from_files(*paths, run.traces, ImportFormat())
     folder = NewPeople(*chosen_people(run.traces, run.known, [5, 30]))
     np.testing.assert_array_equal(files.traces.by_slot, folder.traces.by_slot)
     assert files.known.tested.sum() == len({person for person, _, _ in tests})
@@ -148,7 +149,7 @@ def test_new_people_from_files_equal_those_of_the_folder(run, tmp_path):
     np.testing.assert_array_equal(ours.probability, theirs.probability)
     (tmp_path / "tests.csv").write_text("person,day,result\nzoe,1,positive\n")
     with pytest.raises(DataError, match="person 'zoe' has no visit"):
-        NewPeople.from_files(*paths, run.traces)
+        NewPeople.from_files(*paths, run.traces, ImportFormat())
 
 
 def test_other_days_are_refused_with_a_remedy(run):

@@ -163,6 +163,39 @@ class TestResults:
         tests = {name: getattr(self, name)[chosen] for name in _PER_TEST}
         return replace(self, **tests)
 
+    def joined(self, other: "TestResults", people: int) -> "TestResults":
+        """Return the tests of both as those of a city of ``people`` people."""
+        kinds = tuple(dict.fromkeys((*self.kinds, *other.kinds)))
+        both = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in _PER_TEST
+        }
+        number = np.array([kinds.index(kind) for kind in other.kinds])
+        both["kind"] = np.concatenate([self.kind, number[other.kind]])
+        return TestResults.from_tests(
+            people,
+            both["person"],
+            both["positive"],
+            both["slot"],
+            kind=both["kind"],
+            kinds=kinds,
+            reason=both["reason"],
+            onset=both["onset"],
+        )
+
+    def renumbered(self, number: NDArray[np.int32], people: int) -> "TestResults":
+        """Return the tests of person p as those of person ``number[p]``."""
+        return TestResults.from_tests(
+            people,
+            number[self.person],
+            self.positive,
+            self.slot,
+            kind=self.kind,
+            kinds=self.kinds,
+            reason=self.reason,
+            onset=self.onset,
+        )
+
     def of_range(self, first: int, end: int) -> "TestResults":
         """Select people ``first`` to ``end`` - 1, numbered from 0."""
         own = self.select((self.person >= first) & (self.person < end))
