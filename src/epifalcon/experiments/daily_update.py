@@ -124,22 +124,26 @@ def update_window(
     index = {name: row for row, name in enumerate(known)}
     for name in (*(more.traces.names or ()), *(found.names if found else ())):
         index.setdefault(name, len(index))
-    # Earlier slots, too, whose gaps end on the day.
-    gap = min(files.gap_slots, first_slot)
-    here = np.full((gap + day.slots, len(index)), UNKNOWN, np.int32)
-    here[:gap, : len(known)] = window.traces.by_slot[first_slot - gap : first_slot]
-    here[gap:, [index[name] for name in more.traces.names or ()]] = more.traces.by_slot
+    # Earlier slots, too: gaps that end on the day, and the slot before them.
+    gap = files.gap_slots
+    before = min(gap + 1, first_slot)
+    here = np.full((before + day.slots, len(index)), UNKNOWN, np.int32)
+    here[:before, : len(known)] = window.traces.by_slot[
+        first_slot - before : first_slot
+    ]
+    row = [index[name] for name in more.traces.names or ()]
+    here[before:, row] = more.traces.by_slot
     fill_gaps(here, gap)
     results = window.known.select(np.zeros(len(window.known.person), np.bool_))
     notes = notes_on_visits(visits, more)
     if tests is not None and found is not None:
-        row = np.array([index[name] for name in found.names], np.int32)
+        among = np.array([index[name] for name in found.names], np.int32)
         since = (window.first_day - 1) * clock.slots_per_day
-        results = found.tests.renumbered(row, len(index)).since(since)
+        results = found.tests.renumbered(among, len(index)).since(since)
         notes += notes_on_tests(tests, found)
     new_people = tuple(index)[len(known) :]
     return Updated(
-        window.update(NewDay(here, results, new_people, first_slot - gap)),
+        window.update(NewDay(here, results, new_people, first_slot - before)),
         new_people,
         seen=int((more.traces.by_slot != UNKNOWN).any(axis=0).sum()),
         tests=len(results.person),

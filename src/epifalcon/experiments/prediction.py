@@ -332,9 +332,10 @@ def _in_regions(traces: Traces, regions: Regions) -> Traces:
         visited = np.unique(by_slot[by_slot != UNKNOWN])
         unknown = visited[number[visited] == UNKNOWN]
         if len(unknown):
+            example = traces.regions.title(int(unknown[0]))
             raise DataError(
                 f"people were in {len(unknown):,} of its {len(traces.regions):,} "
-                f"regions, such as {traces.regions.name(int(unknown[0]))!r}, which are "
+                f"regions, such as {example!r}, which are "
                 f"not among the run's {len(regions):,} regions or have another "
                 "location: a model cannot predict for another city"
             )

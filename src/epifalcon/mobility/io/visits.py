@@ -636,7 +636,7 @@ def _in_regions(
     number = look_up(own, names).fill_null(UNKNOWN).to_numpy()
     visited, slots = np.unique(traces.by_slot, return_counts=True)
     unknown = {
-        own[int(at)]: int(count)
+        traces.regions.title(int(at)): int(count)
         for at, count in zip(visited, slots, strict=True)
         if at != UNKNOWN and number[at] == UNKNOWN
     }
