@@ -178,8 +178,8 @@ def test_an_update_takes_files_of_the_import(epifalcon, tmp_path, imported, stat
     assert (found["day"], found["date"]) == (4, "2020-03-09")
     assert (found["newcomers"], found["tests"]) == (["zoe"], 2)
     assert any("1 x time is not readable" in note for note in found["notes"])
-    assert any("of other days are not used (2020-03-08)" in n for n in found["notes"])
-    assert any("count as not observed" in note for note in found["notes"])
+    assert any("of other days (2020-03-08)" in n for n in found["notes"])
+    assert any("count as not observed: " in note for note in found["notes"])
     window = load_state(state)
     whole = imported("grid", "whole", DAYS)
     region = np.array([*window.traces.regions.names, ""])[window.traces.by_slot]

@@ -246,9 +246,11 @@ def find_person(traces: Traces, person: str) -> int:
 
 def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
     """Describe the risk and its main day; mention own tests only if ``tested``."""
+    last = explained.title(explained.days[-1])
+    last = "the last day" if last.startswith("day") else last
     risks = (
         f"Risk of having been infected: {explained.risk:.1%}; of being infected at the "
-        f"end of the last day: {explained.now:.1%}"
+        f"end of {last}: {explained.now:.1%}"
     )
     if tested:
         risks += ", own tests, if any, "

@@ -91,15 +91,15 @@ def notes_on_visits(path: Path, visits: MoreVisits) -> tuple[str, ...]:
     if visits.unknown_places:
         slots = sum(visits.unknown_places.values())
         notes.append(
-            f"{path}: {slots:,} observed slots are at {len(visits.unknown_places):,} "
-            f"places without a visit before ({_some(visits.unknown_places)}): they "
-            "count as not observed"
+            f"{path}: places that are not among the regions, because nobody visited "
+            f"them before: {_some(visits.unknown_places)}; slots that count as not "
+            f"observed: {slots:,}"
         )
     if visits.other_days:
         rows = sum(visits.other_days.values())
         notes.append(
-            f"{path}: {rows:,} observations of other days are not used "
-            f"({_some(visits.other_days)})"
+            f"{path}: observations of other days ({_some(visits.other_days)}), which "
+            f"are not used: {rows:,}"
         )
     return tuple(notes)
 
