@@ -156,7 +156,8 @@ def read_tests(
 
     Args:
         path: The file.
-        traces: Traces with the date of their first day.
+        traces: Traces with the date of their first day. For tests after their last day,
+            give ``traces.with_days(n)`` with more days, here and to ``fit``.
         kind: Kind of the tests that the table gives no kind: ``pcr``, ``antigen``,
             ``serology``, ``clinical``, ``ever`` or the path of a TOML file.
         columns: Column of the file for each name that differs from ours, as
