@@ -103,8 +103,7 @@ class _World:
             tests = self.tests(begin, end)
             before = (window.first_day - 1) * self.per_day
             here = self.traces.by_slot[begin:end].copy()
-            slot = tests.slot - np.int32(before)
-            window = window.update(NewDay(here, tests.person, tests.positive, slot))
+            window = window.update(NewDay(here, tests.since(before)))
         return window
 
     def auc(self, risk: Probabilities) -> float | None:

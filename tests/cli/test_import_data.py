@@ -59,6 +59,24 @@ def test_import_tells_its_rows_and_the_folder_holds_what_made_it(epifalcon, file
     assert set(manifest["files"]) >= {"city/by_slot.npy", "known/person.npy"}
 
 
+def test_tests_after_the_last_visit_extend_the_days(epifalcon, files):
+    rows = "ann,2020-03-05,positive\nbob,2020-06-01,negative\nbob,2020-03-02,negative\n"
+    (files / "tests.csv").write_text(f"person,time,result\n{rows}")
+    more = ("--tests", files / "tests.csv")
+    said = epifalcon(*words(files, *more))
+    assert "1; they add 3 days without visits" in said.out
+    assert "at most 60 days" in said.out
+    figures = epifalcon(*words(files, *more, "--overwrite", "--json")).json
+    assert (figures["days"], figures["slots"]) == (5, 60)
+    assert figures["share_observed"] == pytest.approx(3 / 48)
+    assert figures["tests"]["days_added"] == figures["tests"]["after_last_day"] * 3 == 3
+    assert Traces.load(files / "out" / "city").clock.days == 5
+    # Days that the user selects stay as they are.
+    more = (*more, "--start", "2020-03-01", "--days", "2", "--overwrite", "--json")
+    figures = epifalcon(*words(files, *more)).json
+    assert (figures["days"], figures["tests"]["rows_kept"]) == (2, 1)
+
+
 def test_warnings_are_printed_and_listed(epifalcon, files):
     text = PINGS.replace("52.52,13.40", "13.40,52.52").replace("52.50,13.50", "13,52")
     (files / "pings.csv").write_text(text)

@@ -69,6 +69,19 @@ def context(name, **more):
     return Context(pathogen=experiment.pathogen, rule=experiment.outbreak, **more)
 
 
+@METHODS
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_days_without_visits_after_the_last_do_not_disturb(name):
+    """Tests after the last visit extend the clock by days that nobody was observed."""
+    traces, known = town.traces(), town.known()
+    more = traces.with_days(traces.clock.days + 3)
+    late = dataclasses.replace(known, slot=known.slot + 3 * traces.clock.slots_per_day)
+    risk = method(name).fit(more, late, context(name)).predict_proba()
+    assert np.isfinite(risk).all()
+    if name in ("mean-field", "hbp", "falcon-field") or name.startswith("exposure"):
+        np.testing.assert_allclose(risk, in_the_town(name), atol=0.05)
+
+
 @functools.cache
 def fitted_in_the_town(name):
     return method(name).fit(town.traces(), town.known(), context(name))

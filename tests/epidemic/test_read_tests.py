@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from epifalcon.epidemic.read_tests import read_results
-from epifalcon.epidemic.test_kinds import ANTIGEN
+from epifalcon.epidemic.test_kinds import ANTIGEN, REASONS
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io import ReadSettings
@@ -25,7 +25,8 @@ def traces(names=("007", "7", "Zoë"), start="2020-03-28", zone="Europe/Berlin")
 def read(tmp_path, rows, city=None, settings=ALL, header="person,time,result"):
     path = tmp_path / "tests.csv"
     path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
-    return read_results(path, city or traces(), settings)
+    found = read_results(path, city or traces(), settings)
+    return found.tests, found.rows
 
 
 def test_words_for_results(tmp_path):
@@ -59,11 +60,69 @@ def test_tests_have_the_kind_of_their_row_or_the_default(tmp_path):
     rows += ["Zoë,2020-03-29,pos,Serology", "Zoë,2020-03-29,pos,blood"]
     path = tmp_path / "tests.csv"
     path.write_text("\n".join(["person,time,result,kind", *rows]), encoding="utf-8")
-    known, count = read_results(path, traces(), ALL, ANTIGEN)
+    found = read_results(path, traces(), ALL, ANTIGEN)
+    known, count = found.tests, found.rows
     names = [known.kinds[kind].name for kind in known.kind]
     assert sorted(names) == ["antigen", "pcr", "serology"]
     assert count.refused == {"unknown kind of test": 1}
     assert count.examples[0].row == 6
+
+
+def test_reason_and_onset_of_each_test(tmp_path):
+    """The traces are of 28 to 30 March with slots of 2 hours."""
+    rows = [
+        "7,2020-03-30T10:00,neg,pcr,Contact,",
+        "7,2020-03-29,pos,pcr,symptoms,2020-03-28T05:00",
+        "Zoë,2020-03-28T10:00,neg,pcr,,2020-03-20",
+        "007,2020-03-29,neg,pcr,unknown,2020-03-29T08:00",
+        "007,2020-03-28,neg,pcr,symptoms,2020-03-29",
+        "007,2020-03-28,neg,pcr,bored,",
+        "007,2020-03-28,neg,pcr,random,soon",
+    ]
+    path = tmp_path / "tests.csv"
+    header = "person,time,result,kind,reason,symptom_onset"
+    path.write_text("\n".join([header, *rows]), encoding="utf-8")
+    found = read_results(path, traces(), ALL)
+    tests = found.tests
+    names = [REASONS[at] if at >= 0 else "" for at in tests.reason]
+    assert tests.person.tolist() == [0, 1, 1, 2]
+    assert names == ["unknown", "symptoms", "contact", ""]
+    assert tests.onset.tolist() == [12, 2, -1, 0]
+    assert found.rows.refused == {
+        "onset after the test": 1,
+        "onset is not readable": 1,
+        "unknown reason of a test": 1,
+    }
+    assert found.rows.examples[0].value == "'2020-03-29'"
+    figures = found.as_plain()
+    assert figures["reasons"] == {
+        "not given": 1, "contact": 1, "symptoms": 1, "unknown": 1,
+    }  # fmt: skip
+    assert (figures["onsets"], figures["onsets_before_first_day"]) == (3, 1)
+
+
+def test_repeated_rows_are_one_test_with_all_that_is_given(tmp_path):
+    header = "person,time,result,reason,onset"
+    rows = ["7,2020-03-29,pos,,", "7,2020-03-29,pos,symptoms,2020-03-28"]
+    known, _ = read(tmp_path, rows, header=header)
+    assert (known.reason.tolist(), known.onset.tolist()) == ([2], [0])
+
+
+def test_tests_after_the_last_day_say_how_many_days_to_add(tmp_path):
+    """The traces end on 30 March; at most five more days are allowed."""
+    path = tmp_path / "tests.csv"
+    rows = ["7,2020-03-30T23:00,pos", "7,2020-04-02T10:00,neg", "7,2020-04-05,neg"]
+    path.write_text("\n".join(["person,time,result", *rows]), encoding="utf-8")
+    found = read_results(path, traces(), ALL, most_later_days=5)
+    assert found.tests.slot.tolist() == [35, 36 + 24 + 5]
+    assert (found.later_tests, found.later_days) == (1, 3)
+    assert found.rows.refused == {"outside the days of the traces": 1}
+    assert "at most 5 days after them" in found.rows.examples[0].expected
+    longer = traces().with_days(6)
+    found.tests.require_people_of(longer)
+    assert (longer.by_slot[36:] == -1).all()
+    found = read_results(path, traces(), ALL)
+    assert (len(found.tests.person), found.later_days) == (1, 0)
 
 
 def test_slots_follow_the_wall_clock_of_the_city(tmp_path):
@@ -118,7 +177,7 @@ def test_parquet_with_types(tmp_path):
         }
     )
     frame.write_parquet(path)
-    known, _ = read_results(path, traces())
+    known = read_results(path, traces()).tests
     assert known.positive.tolist() == [True, False]
     assert known.slot.tolist() == [1, 2]
     frame.with_columns(outcome=pl.lit(b"x")).write_parquet(path)

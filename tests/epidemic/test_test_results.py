@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon import store
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.test_results import (
     TestResults,
@@ -78,6 +79,45 @@ def test_tests_on_a_later_clock_keep_person_and_result():
     assert later.slot.tolist() == [0, 3, 6]
     np.testing.assert_array_equal(later.person, known.person)
     np.testing.assert_array_equal(later.status, known.status)
+
+
+def test_reason_and_onset_stay_with_their_test(tmp_path):
+    """Selected, sorted, shifted and stored like the slot of the test."""
+    known = TestResults.from_tests(
+        4,
+        np.array([3, 1, 1]),
+        np.array([True, False, True]),
+        np.array([9, 8, 4]),
+        reason=np.array([2, -1, 0]),
+        onset=np.array([7, -1, 3]),
+    )
+    assert known.reason.tolist() == [0, -1, 2]
+    assert known.onset.tolist() == [3, -1, 7]
+    later = known.since(5)
+    assert (later.slot.tolist(), later.onset.tolist()) == ([0, 3, 4], [0, -1, 2])
+    of_three = known.of_range(3, 4)
+    assert (of_three.reason.tolist(), of_three.onset.tolist()) == ([2], [7])
+    known.save(tmp_path / "known", Origin())
+    stored = TestResults.load(tmp_path / "known")
+    assert (stored.reason.tolist(), stored.onset.tolist()) == ([0, -1, 2], [3, -1, 7])
+    for values, message in (
+        ({"reason": np.array([0, 4, 1], np.int8)}, "reason 4 of a test"),
+        ({"onset": np.array([5, -1, 7], np.int32)}, "slot 4 has symptoms from slot 5"),
+    ):
+        with pytest.raises(DataError, match=message):
+            dataclasses.replace(known, **values)
+
+
+def test_records_without_reason_and_onset_are_loaded(tmp_path):
+    arrays = {
+        "person": np.array([1], np.int32),
+        "positive": np.array([True]),
+        "slot": np.array([2], np.int32),
+    }
+    store.write(tmp_path / "old", "known", arrays, meta={"people": 3}, origin=Origin())
+    known = TestResults.load(tmp_path / "old")
+    assert [known.kind[0], known.reason[0], known.onset[0]] == [0, -1, -1]
+    assert [kind.name for kind in known.kinds] == ["ever"]
 
 
 def named_city(people=6, slots=12, names=None):

@@ -12,10 +12,12 @@ from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import daily_update, explanation, run_tables
 from epifalcon.experiments.explanation import explain
+from epifalcon.experiments.import_format import ImportFormat
 from epifalcon.experiments.prediction import NewPeople, score
 from epifalcon.experiments.run_folder import FinishedRun, create_run_folder, finish
 from epifalcon.experiments.run_methods import run_method
 from epifalcon.experiments.run_report import write_results
+from epifalcon.mobility.regions import Regions
 from tests.experiments.field_runs import OPTIONS, made, write_tests, write_visits
 from tests.experiments.finished_runs import chosen_people, copied_run
 from tests.studies import town
@@ -70,6 +72,36 @@ def test_exposures_are_stays_of_the_person_s_own_trace(run):
         stay = here[round(first) : round(last)]
         assert len(set(stay.tolist())) == 1
         assert one.region == (None if stay[0] < 0 else run.traces.regions.name(stay[0]))
+
+
+def test_days_and_cells_are_named_as_the_user_knows_them(run):
+    regions, number = run.traces.regions, len(run.traces.regions)
+    lonlat = np.column_stack([np.full(number, -11.575), np.full(number, 48.137)])
+    corners = np.repeat(regions.centre_km, 3, axis=0)
+    cells = Regions(
+        "area",
+        regions.centre_km,
+        lonlat,
+        tuple(f"{number}/7" for number in range(number)),
+        corners,
+        3 * (1 + np.arange(number)),
+    )
+    clock = replace(run.traces.clock, start="2020-03-01")
+    traces = replace(run.traces, clock=clock, regions=cells)
+    state = explanation.load_state(run.place / "prediction")
+    found = explanation.explain_person(*state, traces, run.tests, 11)
+    plain = explain(run, "11")
+    days = [line.split()[:2] for line in explanation.day_lines(found)]
+    assert days[:3] == [days[0], ["Sun", "2020-03-01"], ["Mon", "2020-03-02"]]
+    first, before = (explanation.exposure_table(one).rows[0] for one in (found, plain))
+    day = plain.exposures[0].day
+    assert first[0].endswith(f"2020-03-{day:02d}")
+    assert first[2] == "48.1370 N 11.5750 W"
+    assert (before[0], found.exposures[0].date) == (str(day), f"2020-03-{day:02d}")
+    assert f", on {found.title(1 + int(np.argmax(found.by_day)))}." in str(found)
+    # Other names are those of the user.
+    named = replace(cells, names=tuple(f"room {one}" for one in range(number)))
+    assert named.title(2) == "room 2"
 
 
 def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
@@ -140,7 +172,7 @@ def test_new_people_from_files_equal_those_of_the_folder(run, tmp_path):
     write_visits(run, tmp_path / "new.csv", [5, 30], 1, run.traces.clock.days)
     tests = write_tests(run, tmp_path / "tests.csv", [5, 30])
     paths = tmp_path / "new.csv", tmp_path / "tests.csv"
-    files = NewPeople.from_files(*paths, run.traces)
+    files = NewPeople.from_files(*paths, run.traces, ImportFormat())
     folder = NewPeople(*chosen_people(run.traces, run.known, [5, 30]))
     np.testing.assert_array_equal(files.traces.by_slot, folder.traces.by_slot)
     assert files.known.tested.sum() == len({person for person, _, _ in tests})
@@ -148,7 +180,7 @@ def test_new_people_from_files_equal_those_of_the_folder(run, tmp_path):
     np.testing.assert_array_equal(ours.probability, theirs.probability)
     (tmp_path / "tests.csv").write_text("person,day,result\nzoe,1,positive\n")
     with pytest.raises(DataError, match="person 'zoe' has no visit"):
-        NewPeople.from_files(*paths, run.traces)
+        NewPeople.from_files(*paths, run.traces, ImportFormat())
 
 
 def test_other_days_are_refused_with_a_remedy(run):

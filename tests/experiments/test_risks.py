@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.read_tests import read_day_tests
+from epifalcon.epidemic.read_tests import read_more_tests
+from epifalcon.epidemic.test_kinds import EVER
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments.risk_table import Risks, require_writable
 from epifalcon.mobility.clock import Clock
@@ -137,8 +138,8 @@ def test_formulas_are_written_as_text_and_read_back_as_names(tmp_path):
     clock = Clock(1, 120, start="2020-03-01")
     table = pl.read_csv(path).select("person", day=1, result=pl.lit("positive"))
     table.write_csv(tmp_path / "tests.csv")
-    tests = read_day_tests(tmp_path / "tests.csv", clock)
-    assert tests.name == tuple(risks.table["person"])
+    tests = read_more_tests(tmp_path / "tests.csv", clock, None, EVER)
+    assert tests.names == tuple(risks.table["person"])
     risks.write(path, overwrite=True, formulas=True)
     assert pl.read_csv(path).equals(risks.table)
 

@@ -183,7 +183,16 @@ def test_the_views_show_the_same_people(traces):
         for region in range(len(traces.regions)):
             assert counts[region] == sum(traces.by_slot[slot] == region)
         seen += counts.sum()
-    assert traces.observed_share == pytest.approx(seen / traces.by_slot.size)
+    per_day = traces.clock.slots_per_day
+    days = [day.any() for day in np.split(traces.by_slot >= 0, traces.clock.days)]
+    assert traces.observed_days == max(np.flatnonzero(days), default=0) + 1
+    pairs = traces.observed_days * per_day * traces.people
+    assert traces.observed_share == pytest.approx(seen / pairs)
+    longer = traces.with_days(traces.clock.days + 2)
+    assert (longer.by_slot[traces.slots :] == -1).all()
+    assert longer.observed_share == traces.observed_share
+    first = longer.with_days(1).by_slot
+    np.testing.assert_array_equal(first, traces.by_slot[:per_day])
     with pytest.raises(ValueError, match="read-only"):
         traces.by_person[0, 0] = 1
 

@@ -48,6 +48,16 @@ def test_basic_stays_within_the_ranges(observed):
     assert len(unjudged) == (0 if observed == 1 else 7)
 
 
+def test_days_without_visits_at_the_end_change_no_statistic():
+    rng = np.random.default_rng(0)
+    city = traces_of(rng.integers(0, 30, (40, 60)), centre=rng.uniform(0, 9, (30, 2)))
+    found, again = (
+        {item.name: item.value for item in measure(one).statistics}
+        for one in (city, city.with_days(city.clock.days + 20))
+    )
+    assert again == pytest.approx(found, nan_ok=True)
+
+
 def test_a_random_walk_is_not_a_city():
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 100, (200, 168))

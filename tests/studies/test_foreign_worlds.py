@@ -28,6 +28,7 @@ from epifalcon.studies.own.foreign_worlds import (
     History,
     contact_slots,
     draw_world_tests,
+    known_tests,
     simulate_world,
     world_labels,
     write_world,
@@ -207,7 +208,10 @@ def test_written_files_are_imported_as_the_world(tmp_path):
     names = np.array([*traces.regions.names, ""])
     expected = np.array([*world.traces.regions.names, ""])
     assert (names[traces.by_slot] == expected[world.traces.by_slot[:, order]]).all()
-    known, _ = read_results(tmp_path / "new" / "tests.csv", traces)
+    known = read_results(tmp_path / "new" / "tests.csv", traces).tests
+    direct = known_tests(world.traces, tests)
+    assert (known.onset >= 0).sum() == (direct.onset >= 0).sum() > 0
+    assert sorted(known.reason) == sorted(direct.reason)
     rows = zip(known.person, known.slot, known.positive, strict=True)
     imported = {(order[person], slot // 2, result) for person, slot, result in rows}
     assert imported == set(tests["person", "day", "result"].iter_rows())

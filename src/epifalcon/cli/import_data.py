@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from epifalcon.mobility.io import Imported, RowCount
 
 _Text = str | None
+_MOST_LATER_DAYS = 60
+"""Largest number of days that tests after the last visit add to the traces."""
 
 
 def import_(
@@ -25,7 +27,10 @@ def import_(
     out: Annotated[Path, option("Folder to write to.")],
     tests: Annotated[
         Path | None,
-        option("CSV or Parquet file of test results: person, time, result."),
+        option(
+            "CSV or Parquet file of test results: person, time, result and optionally "
+            "kind, reason and onset."
+        ),
     ] = None,
     test_kind: Annotated[
         str,
@@ -109,8 +114,9 @@ def import_(
     from epifalcon.epidemic.read_tests import read_results
     from epifalcon.epidemic.test_kinds import find_kind
     from epifalcon.errors import DataError
+    from epifalcon.experiments.import_format import ImportFormat
     from epifalcon.mobility.io import ImportSettings, import_visits
-    from epifalcon.settings import as_plain, build, override
+    from epifalcon.settings import build, override
 
     given = {
         "kind": kind,
@@ -154,29 +160,30 @@ def import_(
             name: {"file": path.name, **store.describe(path)}
             for name, path in files.items()
         }
-        origin = store.Origin.now(
-            {"import": as_plain(settings), "test_columns": names, "inputs": inputs},
-            None,
+        # Daily updates read these files again.
+        stored = replace(
+            settings,
+            places=_absolute(settings.places),
+            polygons=_absolute(settings.polygons),
         )
-        imported.traces.save(made / "city", origin)
-        figures = imported.as_plain() | {"tests": None}
+        file_format = ImportFormat(stored, tuple(names), default_kind).as_plain()
+        origin = store.Origin.now({**file_format, "inputs": inputs}, None)
+        known = None
         if tests is not None:
-            test_settings = replace(settings.read, columns=tuple(names))
-            known, rows = read_results(
-                tests, imported.traces, test_settings, default_kind
+            known = read_results(
+                tests,
+                imported.traces,
+                replace(settings.read, columns=tuple(names)),
+                default_kind,
+                # Days that the user selected are not extended.
+                _MOST_LATER_DAYS if settings.days is None else 0,
             )
-            known.save(made / "known", origin)
-            figures["tests"] = {
-                **rows.as_plain(),
-                "positive": int(known.positive.sum()),
-                "people": int(known.tested.sum()),
-                "kinds": {
-                    each.name: int((known.kind == number).sum())
-                    for number, each in enumerate(known.kinds)
-                },
-                "duplicates": rows.accepted - len(known.person),
-            }
-            _show_refused(console, f"Invalid rows of {tests}", rows)
+            longer = imported.traces.clock.days + known.later_days
+            imported = replace(imported, traces=imported.traces.with_days(longer))
+            known.tests.save(made / "known", origin)
+            _show_refused(console, f"Invalid rows of {tests}", known.rows)
+        imported.traces.save(made / "city", origin)
+        figures = imported.as_plain() | {"tests": known and known.as_plain()}
         store.write_manifest(made, "import", meta=figures, origin=origin)
     figures |= {"out": str(out), "seconds": perf_counter() - start_time}
     _show(console, imported, figures)
@@ -210,8 +217,19 @@ def _show(console: Console, imported: "Imported", figures: dict[str, Any]) -> No
             ["tests imported", f"{tests['rows_kept']:,} of {tests['rows_read']:,}"]
         )
         rows.append(["tests positive", f"{tests['positive']:,}"])
-        kinds = (f"{name}: {count:,}" for name, count in tests["kinds"].items())
-        rows.append(["kinds of tests", ", ".join(kinds)])
+        rows.append(["kinds of tests", _counts(tests["kinds"])])
+        if set(tests["reasons"]) != {"not given"}:
+            rows.append(["reasons of tests", _counts(tests["reasons"])])
+        if tests["onsets"]:
+            early = tests["onsets_before_first_day"]
+            before = f" ({early:,} before the first day)" if early else ""
+            rows.append(
+                ["tests with onset of symptoms", f"{tests['onsets']:,}{before}"]
+            )
+        if tests["after_last_day"]:
+            later, added = tests["after_last_day"], tests["days_added"]
+            text = f"{later:,}; they add {added:,} days without visits"
+            rows.append(["tests after the last visit", text])
         if tests["duplicates"]:
             rows.append(["repeated rows of tests", f"{tests['duplicates']:,}"])
     console.table("Imported", ["data", ""], rows)
@@ -235,6 +253,14 @@ def _show_refused(console: Console, title: str, rows: "RowCount") -> None:
         for reason, count in rows.refused.items()
     ]
     console.table(title, ["reason", "rows", "for example", "expected"], table)
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items())
 
 
 def _given(**values: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -39,10 +39,16 @@ def predict(
     known: options.Known = None,
     traces: Annotated[
         Path | None,
-        option("Predict for the people of this file: person, day, hour, region."),
+        option(
+            "Predict for the people of this file of visits, like that of the import, "
+            "or with the columns person, day, hour, region.",
+            "--traces",
+            "--visits",
+        ),
     ] = None,
     tests: Annotated[
-        Path | None, option("Test results of these people: person, day, result.")
+        Path | None,
+        option("Test results of these people: person, time (or day), result."),
     ] = None,
     own: options.Own = None,
     tested: Annotated[
@@ -89,11 +95,14 @@ def predict(
         progress("run", 0, 1, "reading")
         finished = FinishedRun.open(run, method)
         progress("run", 1, 1)
+        notes: tuple[str, ...] = ()
         if city is None and traces is None:
             risks, spent = finished.risks(), None
         else:
-            scored = _score(finished, city, known, traces, tests, progress)
+            scored, notes = _score(finished, city, known, traces, tests, progress)
             risks, spent = scored.risks, scored.spent
+    for note in notes:
+        console.note(note)
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
     with finished.guarded():
         _write(risks, out, overwrite, keep_formulas, remark)
@@ -114,6 +123,7 @@ def predict(
             "privacy": spent,
             "insecure_seed": spent is not None and finished.insecure_seed,
             "simulated_on_real_people": risks.simulated_on_real_people,
+            "notes": list(notes),
             "out": out,
         }
     )
@@ -160,17 +170,19 @@ def _score(
     traces: Path | None,
     tests: Path | None,
     progress: "Progress",
-) -> "Scored":
-    """Predict for new people; imports torch."""
+) -> tuple["Scored", tuple[str, ...]]:
+    """Predict for new people, with notes on their files; imports torch."""
+    from epifalcon.experiments.daily_update import format_of
     from epifalcon.experiments.prediction import NewPeople, require_inductive, score
 
     require_inductive(run)
     if city is not None:
         people = NewPeople.read(city, known, run.traces)
     elif traces is not None:
-        people = NewPeople.from_files(traces, tests, run.traces)
+        files, kind = format_of(run.folder), run.tests.kinds[0]
+        people = NewPeople.from_files(traces, tests, run.traces, files, kind)
     try:
-        return score(run, people, progress)
+        return score(run, people, progress), people.notes
     except KeyboardInterrupt:
         if run.settings.privacy.mode == "off":
             raise
@@ -219,10 +231,17 @@ def update(
         Path, typer.Argument(help="Folder of the state; created with --from.")
     ],
     traces: Annotated[
-        Path | None, option("Visits of the next day: person, day, hour, region.")
+        Path | None,
+        option(
+            "Visits of the next day, in a file like that of the import, or with the "
+            "columns person, day, hour, region.",
+            "--traces",
+            "--visits",
+        ),
     ] = None,
     tests: Annotated[
-        Path | None, option("New test results of any day: person, day, result.")
+        Path | None,
+        option("New test results of any day: person, time (or day), result."),
     ] = None,
     out: Annotated[
         Path | None, option("File to write all risks to, .csv or .parquet.")
@@ -281,20 +300,23 @@ def update(
             found = daily_update.Updated(daily_update.load_state(state))
         else:
             found = daily_update.create_state(state, run, WindowSettings(**sizes))
-        mark = daily_update.is_simulated(state if run is None else data_folder(run))
+        source_folder = state if run is None else data_folder(run)
+        mark = daily_update.is_simulated(source_folder)
+        files = daily_update.format_of(source_folder)
         progress("update", 1, 4, "inference")
         if traces is not None:
-            found = daily_update.update_window(found.window, traces, tests)
+            found = daily_update.update_window(found.window, traces, tests, files)
         progress("update", 2, 4, "writing the state")
         if run is not None or traces is not None:
             source = None if run is None else str(run)
             made_by = {
                 "from": source,
-                "day": found.window.last_day,
+                "day": found.day or found.window.last_day,
                 "simulated_on_real_people": mark,
+                **files.as_plain(),
             }
             with (
-                store.as_private_as(state if run is None else data_folder(run)),
+                store.as_private_as(source_folder),
                 store.new_directory(state, overwrite=run is None) as scratch,
             ):
                 found.window.save(scratch, store.Origin.now(made_by, None))
@@ -302,25 +324,30 @@ def update(
         window, risks = found.window, daily_update.risks_of(found.window)
         risks = replace(risks, simulated_on_real_people=mark)
         progress("update", 4, 4)
-    if mark:
-        console.note(SIMULATED)
+    for note in (*([SIMULATED] if mark else ()), *found.notes):
+        console.note(note)
     if out is not None:
         remark = "; the state contains the day; write the risks with epifalcon update "
         remark += f"{state} --out FILE"
         with store.as_private_as(state):
             _write(risks, out, overwrite, keep_formulas, remark)
     highest = risks.highest(_SHOWN, (None, "negative"))
+    day, clock = found.day or window.last_day, window.traces.clock
+    at = day - window.first_day
+    date = None if clock.start is None else clock.date(at)
     ever = float(risks.probability.mean())
     now = None if risks.now is None else float(risks.now.mean())
     console.figures(
         {
             "state": state,
-            "day": window.last_day,
+            "day": day,
+            "date": date,
             "first_day": window.first_day,
             "people": window.traces.people,
             "newcomers": list(found.new_people),
             "seen": found.seen,
             "tests": found.tests,
+            "notes": list(found.notes),
             "mean_risk": ever,
             "mean_risk_now": now,
             "highest": highest,
@@ -331,9 +358,10 @@ def update(
     added = len(found.new_people)
     new = f", {added:,} of them new" if added else ""
     console.say(
-        f"Day {window.last_day}: {_people(window.traces.people)}{new}. The window of "
-        f"inference starts at day {window.first_day}. Expected: {ever:.1%} of people "
-        f"have been infected so far, {now or 0:.1%} are infected now."
+        f"{clock.title(at, window.first_day).capitalize()}: "
+        f"{_people(window.traces.people)}{new}. The window of inference starts at "
+        f"{clock.title(0, window.first_day)}. Expected: {ever:.1%} of people have been "
+        f"infected so far, {now or 0:.1%} are infected now."
     )
     title = "Highest risks of people without a positive test"
     columns = ["person", "risk", "risk_now", "known"]

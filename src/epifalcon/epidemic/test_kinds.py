@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from epifalcon.checks import Checked, Share, some
 from epifalcon.epidemic.pathogen import Pathogen
@@ -20,6 +20,8 @@ TestReason = Literal["random", "contact", "symptoms", "unknown"]
 """Why people were tested. ``random``: independently of infection; ``contact``: because
 of visits that the traces contain. ``symptoms`` and ``unknown``: at a rate that is
 higher after symptoms begin."""
+REASONS: tuple[TestReason, ...] = get_args(TestReason)
+"""Reasons in the order of their numbers in ``TestResults.reason``."""
 _LEAST_SENSITIVITY = 0.005
 
 

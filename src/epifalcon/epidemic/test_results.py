@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.checks import at_least, same_length, vectors
-from epifalcon.epidemic.test_kinds import EVER, TestKind
+from epifalcon.epidemic.test_kinds import EVER, REASONS, TestKind
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
@@ -18,14 +18,16 @@ from epifalcon.types import Mask, PersonIds, Slots
 
 _KIND = "known"
 UNTESTED = -1
+NOT_GIVEN = -1
+_PER_TEST = ("person", "positive", "slot", "kind", "reason", "onset")
 
 
 @dataclass(frozen=True, eq=False)
 class TestResults:
     """Test results, one entry per test, in order of person, then slot.
 
-    ``person``, ``positive``, ``slot`` and ``kind`` are (tests,) and read-only. The
-    record contains nothing about people who were not tested.
+    ``person``, ``positive``, ``slot``, ``kind``, ``reason`` and ``onset`` are (tests,)
+    and read-only. The record contains nothing about people who were not tested.
     """
 
     # Not a class of tests: pytest must not collect it.
@@ -42,22 +44,39 @@ class TestResults:
     kind: NDArray[np.int8] = None  # type: ignore[assignment]
     """Index of each test's kind in ``kinds``; by default all are of the first."""
     kinds: tuple[TestKind, ...] = (EVER,)
+    reason: NDArray[np.int8] = None  # type: ignore[assignment]
+    """Index in ``REASONS``; -1 where none is given, so that the reason assumed for the
+    whole run applies."""
+    onset: Slots = None  # type: ignore[assignment]
+    """First slot of the first day of symptoms reported with the test; -1 where none is
+    given."""
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
-        if self.kind is None:
-            object.__setattr__(self, "kind", np.zeros(len(self.person), np.int8))
+        tests = len(self.person)
+        defaults = {
+            "kind": np.zeros(tests, np.int8),
+            "reason": np.full(tests, NOT_GIVEN, np.int8),
+            "onset": np.full(tests, NOT_GIVEN, np.int32),
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         vectors(
             {
                 "person": np.int32,
                 "positive": np.bool_,
                 "slot": np.int32,
                 "kind": np.int8,
+                "reason": np.int8,
+                "onset": np.int32,
             },
             person=self.person,
             positive=self.positive,
             slot=self.slot,
             kind=self.kind,
+            reason=self.reason,
+            onset=self.onset,
         )
         outside = self.person[(self.person < 0) | (self.person >= self.people)]
         if len(outside):
@@ -66,6 +85,19 @@ class TestResults:
             )
         if (first := self.slot.min(initial=0)) < 0:
             raise DataError(f"a test is in slot {first}, expected 0 or later")
+        unknown = self.reason[(self.reason < NOT_GIVEN) | (self.reason >= len(REASONS))]
+        if len(unknown):
+            raise DataError(
+                f"reason {unknown[0]} of a test must lie between {NOT_GIVEN} and "
+                f"{len(REASONS) - 1}"
+            )
+        wrong = (self.onset < NOT_GIVEN) | (self.onset > self.slot)
+        if wrong.any():
+            raise DataError(
+                f"a test in slot {self.slot[wrong][0]} has symptoms from slot "
+                f"{self.onset[wrong][0]} on, expected {NOT_GIVEN} (none), or a slot "
+                "that is not after the test"
+            )
         step, wait = np.diff(self.person), np.diff(self.slot)
         if ((step < 0) | ((step == 0) & (wait < 0))).any():
             raise DataError("tests must be sorted by person, then slot")
@@ -80,20 +112,26 @@ class TestResults:
         names_sha256: str | None = None,
         kind: NDArray[np.integer[Any]] | None = None,
         kinds: tuple[TestKind, ...] = (EVER,),
+        reason: NDArray[np.integer[Any]] | None = None,
+        onset: NDArray[np.integer[Any]] | None = None,
     ) -> "TestResults":
         """Create the record from tests in any order."""
-        if kind is None:
-            kind = np.zeros(len(person), np.int8)
-        same_length(person=person, positive=positive, slot=slot, kind=kind)
+        same_length(person=person, positive=positive, slot=slot)
         order = np.lexsort((positive, slot, person))
+        optional = {"kind": kind, "reason": reason, "onset": onset}
+        given = {name: one for name, one in optional.items() if one is not None}
+        same_length(person=person, **given)
+        types = {"kind": np.int8, "reason": np.int8, "onset": np.int32}
+        chosen: dict[str, Any]
+        chosen = {name: one[order].astype(types[name]) for name, one in given.items()}
         return cls(
             people,
             person[order].astype(np.int32),
             positive[order].astype(np.bool_),
             slot[order].astype(np.int32),
             names_sha256,
-            kind[order].astype(np.int8),
-            kinds,
+            kinds=kinds,
+            **chosen,
         )
 
     def require_people_of(self, traces: Traces) -> None:
@@ -122,8 +160,41 @@ class TestResults:
 
     def select(self, chosen: Mask) -> "TestResults":
         """Select the tests marked in ``chosen`` (tests,)."""
-        names = ("person", "positive", "slot", "kind")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        tests = {name: getattr(self, name)[chosen] for name in _PER_TEST}
+        return replace(self, **tests)
+
+    def joined(self, other: "TestResults", people: int) -> "TestResults":
+        """Return the tests of both as those of a city of ``people`` people."""
+        kinds = tuple(dict.fromkeys((*self.kinds, *other.kinds)))
+        both = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in _PER_TEST
+        }
+        number = np.array([kinds.index(kind) for kind in other.kinds])
+        both["kind"] = np.concatenate([self.kind, number[other.kind]])
+        return TestResults.from_tests(
+            people,
+            both["person"],
+            both["positive"],
+            both["slot"],
+            kind=both["kind"],
+            kinds=kinds,
+            reason=both["reason"],
+            onset=both["onset"],
+        )
+
+    def renumbered(self, number: NDArray[np.int32], people: int) -> "TestResults":
+        """Return the tests of person p as those of person ``number[p]``."""
+        return TestResults.from_tests(
+            people,
+            number[self.person],
+            self.positive,
+            self.slot,
+            kind=self.kind,
+            kinds=self.kinds,
+            reason=self.reason,
+            onset=self.onset,
+        )
 
     def of_range(self, first: int, end: int) -> "TestResults":
         """Select people ``first`` to ``end`` - 1, numbered from 0."""
@@ -132,9 +203,11 @@ class TestResults:
         return replace(own, people=end - first, person=person, names_sha256=None)
 
     def since(self, first_slot: int) -> "TestResults":
-        """Shift slots so that ``first_slot`` is 0; earlier tests move to slot 0."""
+        """Shift slots so that ``first_slot`` is 0; earlier ones move to slot 0."""
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
-        return replace(self, slot=slot)
+        onset = np.maximum(self.onset - first_slot, 0).astype(np.int32)
+        onset = np.where(self.onset < 0, np.int32(NOT_GIVEN), onset)
+        return replace(self, slot=slot, onset=onset)
 
     @cached_property
     def status(self) -> NDArray[np.int8]:
@@ -166,8 +239,7 @@ class TestResults:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
-        names = ("person", "positive", "slot", "kind")
-        arrays = {name: getattr(self, name) for name in names}
+        arrays = {name: getattr(self, name) for name in _PER_TEST}
         meta: dict[str, object] = {"people": self.people}
         meta["kinds"] = [as_plain(kind) for kind in self.kinds]
         if self.names_sha256 is not None:
@@ -178,15 +250,14 @@ class TestResults:
     def load(cls, folder: Path) -> "TestResults":
         """Read a record written by ``save``."""
         stored = store.read(folder, _KIND)
+        kinds = tuple(build(TestKind, kind) for kind in stored.meta.get("kinds", ()))
+        # Older records lack some of these.
+        tests: dict[str, Any] = {name: stored.arrays.get(name) for name in _PER_TEST}
         return cls(
-            int(stored.meta["people"]),
-            stored.arrays["person"],
-            stored.arrays["positive"],
-            stored.arrays["slot"],
-            stored.meta.get("who"),
-            stored.arrays.get("kind", np.zeros(len(stored.arrays["slot"]), np.int8)),
-            tuple(build(TestKind, kind) for kind in stored.meta.get("kinds", ()))
-            or (EVER,),
+            people=int(stored.meta["people"]),
+            names_sha256=stored.meta.get("who"),
+            kinds=kinds or (EVER,),
+            **tests,
         )
 
 

@@ -9,19 +9,21 @@ from epifalcon import store
 from epifalcon.belief_propagation.saved_state import Messages
 from epifalcon.belief_propagation.settings import WindowSettings, current_model
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.read_tests import NamedTests, read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import explanation
+from epifalcon.experiments.import_format import (
+    ImportFormat,
+    notes_on_tests,
+    notes_on_visits,
+)
 from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.field.sliding_window import KIND, FieldWindow, NewDay
 from epifalcon.methods.registry import entry
-from epifalcon.mobility.io.visits import read_day_visits
+from epifalcon.mobility.io.visits import MoreVisits, fill_gaps
 from epifalcon.types import UNKNOWN
-
-_NO_TESTS = NamedTests((), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,10 @@ class Updated:
     seen: int = 0
     """People observed on the day."""
     tests: int = 0
+    day: int = 0
+    """Number of the day; 0 if none was added."""
+    notes: tuple[str, ...] = ()
+    """Sentences on rows and slots that are not used."""
 
 
 def window_of(run: FinishedRun, window_settings: WindowSettings) -> FieldWindow:
@@ -80,6 +86,14 @@ def is_simulated(folder: Path) -> bool:
     return simulated_on_real_people(folder)
 
 
+def format_of(folder: Path) -> ImportFormat:
+    """Return the format of the files that the run or state in ``folder`` takes."""
+    manifest = store.read_manifest(folder)
+    if manifest["kind"] == KIND:
+        return ImportFormat.from_plain(manifest["settings"])
+    return ImportFormat.of_city(folder)
+
+
 def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
     """Create a state from a finished run, without writing it."""
     if folder.exists():
@@ -89,38 +103,70 @@ def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
     return Updated(window_of(FinishedRun.open(run, FIELD), settings))
 
 
-def update_window(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
+def update_window(
+    window: FieldWindow, visits: Path, tests: Path | None, files: ImportFormat
+) -> Updated:
     """Return the window after the day in ``visits``, which must be the next day.
 
-    Unknown people are added. ``tests`` may be from any day so far.
+    That is the day after the last visit; the window contains it already if there were
+    later tests. Unknown people are added. ``tests`` may be from any day so far.
     """
-    number, clock = window.last_day + 1, window.traces.clock
-    next_day = replace(clock, days=clock.days + 1).last(1)
-    day = read_day_visits(visits, next_day, window.traces.regions, number)
-    start = clock.start
-    if start is not None:
-        dropped = np.timedelta64(window.first_day - 1, "D")
-        start = str(np.datetime64(start) - dropped)
-    all_days = replace(clock, days=number, start=start)
-    results = _NO_TESTS if tests is None else read_day_tests(tests, all_days)
-    known = window.traces.names or ()
+    clock, known = window.traces.clock, tuple(window.traces.names or ())
+    at = window.traces.observed_days
+    number, first_slot = window.first_day + at, at * clock.slots_per_day
+    day = replace(clock, days=clock.days + 1).last(clock.days + 1 - at)
+    day = replace(day, days=1)
+    more = files.read_visits(visits, day, window.traces.regions, number)
+    _require_day(visits, more)
+    all_days = replace(clock, days=max(number, window.last_day), start=_start(window))
+    kind = window.known.kinds[0]
+    found = None if tests is None else files.read_tests(tests, all_days, kind)
     index = {name: row for row, name in enumerate(known)}
-    for name in (*(day.names or ()), *results.name):
+    for name in (*(more.traces.names or ()), *(found.names if found else ())):
         index.setdefault(name, len(index))
-    by_slot = np.full((clock.slots_per_day, len(index)), UNKNOWN, np.int32)
-    by_slot[:, [index[name] for name in day.names or ()]] = day.by_slot
-    before = (window.first_day - 1) * clock.slots_per_day
+    # Earlier slots, too: gaps that end on the day, and the slot before them.
+    gap = files.gap_slots
+    before = min(gap + 1, first_slot)
+    here = np.full((before + day.slots, len(index)), UNKNOWN, np.int32)
+    here[:before, : len(known)] = window.traces.by_slot[
+        first_slot - before : first_slot
+    ]
+    row = [index[name] for name in more.traces.names or ()]
+    here[before:, row] = more.traces.by_slot
+    fill_gaps(here, gap)
+    results = window.known.select(np.zeros(len(window.known.person), np.bool_))
+    notes = notes_on_visits(visits, more)
+    if tests is not None and found is not None:
+        among = np.array([index[name] for name in found.names], np.int32)
+        since = (window.first_day - 1) * clock.slots_per_day
+        results = found.tests.renumbered(among, len(index)).since(since)
+        notes += notes_on_tests(tests, found)
     new_people = tuple(index)[len(known) :]
-    after = window.update(
-        NewDay(
-            by_slot,
-            np.array([index[name] for name in results.name], np.int32),
-            results.positive,
-            (results.slot - before).astype(np.int32),
-            new_people,
-        )
+    return Updated(
+        window.update(NewDay(here, results, new_people, first_slot - before)),
+        new_people,
+        seen=int((more.traces.by_slot != UNKNOWN).any(axis=0).sum()),
+        tests=len(results.person),
+        day=number,
+        notes=notes,
     )
-    return Updated(after, new_people, day.people, len(results))
+
+
+def _start(window: FieldWindow) -> str | None:
+    """Return the date of day 1."""
+    clock = window.traces.clock
+    return None if clock.start is None else clock.date(1 - window.first_day)
+
+
+def _require_day(path: Path, more: MoreVisits) -> None:
+    """Raise ``DataError`` if most visits are of later days."""
+    clock = more.traces.clock
+    later = {at: rows for at, rows in more.other_days.items() if at > clock.date(0)}
+    if sum(later.values()) > int((more.traces.by_slot != UNKNOWN).sum()):
+        raise DataError(
+            f"{path}: expected visits of {clock.date(0)}, but most are later, such as "
+            f"on {max(later, key=later.__getitem__)}: add one day after the other"
+        )
 
 
 def risks_of(window: FieldWindow) -> Risks:

@@ -24,6 +24,7 @@ from epifalcon.experiments.run_folder import (
 from epifalcon.experiments.simulation import SIMULATED as SIMULATED_PEOPLE
 from epifalcon.federation.field.sliding_window import Boundary
 from epifalcon.methods.registry import entry
+from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
 from epifalcon.reports.plot_style import BLUE, picture, style_axes
@@ -59,6 +60,8 @@ class Exposure:
     region: str | None
     """None if the person was not observed."""
     share: float
+    date: str | None = None
+    """ISO date of the day, if known."""
 
     @property
     def hours(self) -> str:
@@ -86,6 +89,8 @@ class Explanation:
     """All stays with any risk, the largest share first."""
     first_day: int = 1
     """Number of the first day."""
+    clock: Clock | None = None
+    """Clock whose first day is ``first_day``, for dates."""
     simulated_on_real_people: bool = False
 
     def __str__(self) -> str:
@@ -99,6 +104,12 @@ class Explanation:
         """Numbers of the days."""
         return range(self.first_day, self.first_day + len(self.by_day))
 
+    def title(self, day: int) -> str:
+        """Return weekday and date of the day with this number, or the number."""
+        if self.clock is None:
+            return f"day {day}"
+        return self.clock.title(day - self.first_day, self.first_day)
+
     def as_plain(self) -> dict[str, Any]:
         """Return the explanation for JSON."""
         return {
@@ -108,6 +119,7 @@ class Explanation:
             "own_tests": "counted" if self.tests else "aside",
             "before": self.before,
             "first_day": self.first_day,
+            "first_date": None if self.clock is None else self.clock.start,
             "by_day": self.by_day.tolist(),
             "exposures": [vars(exposure) for exposure in self.exposures],
             "simulated_on_real_people": self.simulated_on_real_people,
@@ -168,6 +180,7 @@ def explain_person(
         by_day=shares[1:].reshape(traces.clock.days, -1).sum(axis=1),
         exposures=tuple(sorted(stays, key=lambda stay: -stay.share)),
         first_day=first_day,
+        clock=traces.clock,
     )
 
 
@@ -200,13 +213,15 @@ def _stays(share: Floats, traces: Traces, first_day: int) -> list[Exposure]:
     for first, slots, part in zip(starts.tolist(), lengths, total, strict=True):
         if part > 0:
             region, begin = int(visited[first]), clock.hour_of_slot(first)
+            day = clock.day_of_slot(first)
             stays.append(
                 Exposure(
-                    day=first_day + clock.day_of_slot(first),
+                    day=first_day + day,
                     begin=begin,
                     end=begin + float(slots) * clock.slot_minutes / 60,
-                    region=None if region == UNKNOWN else traces.regions.name(region),
+                    region=None if region == UNKNOWN else traces.regions.title(region),
                     share=float(part),
+                    date=None if clock.start is None else clock.date(day),
                 )
             )
     return stays
@@ -231,9 +246,11 @@ def find_person(traces: Traces, person: str) -> int:
 
 def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
     """Describe the risk and its main day; mention own tests only if ``tested``."""
+    last = explained.title(explained.days[-1])
+    last = "the last day" if last.startswith("day") else last
     risks = (
         f"Risk of having been infected: {explained.risk:.1%}; of being infected at the "
-        f"end of the last day: {explained.now:.1%}"
+        f"end of {last}: {explained.now:.1%}"
     )
     if tested:
         risks += ", own tests, if any, "
@@ -246,8 +263,8 @@ def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
     day = int(np.argmax(explained.by_day))
     main_day = (
         f"{explained.before:.0%} of this risk is from before the first day; the "
-        f"largest share of a day is {explained.by_day[day]:.0%}, on day "
-        f"{explained.first_day + day}."
+        f"largest share of a day is {explained.by_day[day]:.0%}, on "
+        f"{explained.title(explained.first_day + day)}."
     )
     return [risks, main_day]
 
@@ -255,7 +272,12 @@ def sentences(explained: Explanation, *, tested: bool = True) -> list[str]:
 def exposure_table(explained: Explanation, top: int = TOP) -> Table:
     """Return a table of the ``top`` largest exposures."""
     rows = [
-        [str(stay.day), stay.hours, stay.region or "not observed", f"{stay.share:.1%}"]
+        [
+            explained.title(stay.day).removeprefix("day "),
+            stay.hours,
+            stay.region or "not observed",
+            f"{stay.share:.1%}",
+        ]
         for stay in explained.exposures[:top]
         if stay.share >= _LEAST_SHARE
     ]
@@ -265,10 +287,11 @@ def exposure_table(explained: Explanation, top: int = TOP) -> Table:
 def day_lines(explained: Explanation) -> list[str]:
     """Return one text bar per day, and one for the time before."""
     shares = [explained.before, *explained.by_day.tolist()]
-    names = ["before", *(f"day {day}" for day in explained.days)]
+    names = ["before", *map(explained.title, explained.days)]
+    width = max(8, *map(len, names))
     most = max(*shares, _LEAST_SHARE)
     return [
-        f"{name:>8} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
+        f"{name:>{width}} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
         for name, share in zip(names, shares, strict=True)
     ]
 
@@ -279,11 +302,14 @@ def write_plot(folder: Path, explained: Explanation) -> Picture:
     axes = style_axes(figure.add_subplot())
     positions = np.arange(len(explained.by_day) + 1)
     shares = [explained.before, *explained.by_day.tolist()]
-    names = ["before", *(str(day) for day in explained.days)]
+    titles = map(explained.title, explained.days)
+    names = ["before", *(title.split()[-1] for title in titles)]
     colours = ["#9aa5ae", *[BLUE] * len(explained.by_day)]
     axes.bar(positions, 100 * np.array(shares), color=colours, width=0.8)
     step = max(1, len(positions) // 15)
-    axes.set_xticks(positions[::step], names[::step])
+    # Of a date, month and day.
+    ticks = ["before", *(name[-5:] for name in names[1:])]
+    axes.set_xticks(positions[::step], ticks[::step])
     axes.set(xlabel="day", ylabel="share of the risk, %")
     path, rows = folder / f"{_STEM}.png", zip(names, shares, strict=True)
     caption = "Share of the risk by day; the grey bar is from before the first day."

@@ -15,10 +15,15 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
-from epifalcon.epidemic.read_tests import read_day_tests
+from epifalcon.epidemic.test_kinds import EVER, TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.experiments.explanation import load_field
+from epifalcon.experiments.import_format import (
+    ImportFormat,
+    notes_on_tests,
+    notes_on_visits,
+)
 from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import CITY, KNOWN, REPORTED, find_folder
@@ -31,7 +36,6 @@ from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.io.visits import read_day_visits
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_model import DcrnnRegionModel, regions_sha256
@@ -51,6 +55,8 @@ class NewPeople:
 
     traces: Traces
     known: TestResults
+    notes: tuple[str, ...] = ()
+    """Sentences on rows and slots of files that are not used."""
 
     def __post_init__(self) -> None:
         self.known.require_people_of(self.traces)
@@ -86,22 +92,31 @@ class NewPeople:
             raise DataError(f"{where}: {error}") from None
 
     @classmethod
-    def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "NewPeople":
-        """Read (person, day, hour, region) and (person, day, result) from files."""
-        traces = read_day_visits(visits, like.clock, like.regions)
+    def from_files(
+        cls,
+        visits: Path,
+        tests: Path | None,
+        like: Traces,
+        files: ImportFormat,
+        kind: TestKind = EVER,
+    ) -> "NewPeople":
+        """Read visits and tests like those of the import, or by number of the day.
+
+        ``kind`` is the kind of tests if neither file nor import name one.
+        """
+        found = files.read_visits(visits, like.clock, like.regions)
+        traces, notes = found.traces, notes_on_visits(visits, found)
         if tests is None:
-            return cls.of(traces, None, like)
-        results = read_day_tests(tests, like.clock)
+            return replace(cls.of(traces, None, like), notes=notes)
+        results = files.read_tests(tests, like.clock, kind)
         index = {name: row for row, name in enumerate(traces.names or ())}
-        for name in results.name:
+        for name in results.names:
             if name not in index:
                 raise DataError(f"{tests}: person {name!r} has no visit in {visits}")
-        person = np.array([index[name] for name in results.name], np.int32)
-        slot, positive = results.slot.astype(np.int32), results.positive
-        known = TestResults.from_tests(
-            traces.people, person, positive, slot, traces.names_sha256
-        )
-        return cls(traces, known)
+        number = np.array([index[name] for name in results.names], np.int32)
+        known = results.tests.renumbered(number, traces.people)
+        known = replace(known, names_sha256=traces.names_sha256)
+        return cls(traces, known, notes + notes_on_tests(tests, results))
 
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return the fold of each tested person, a hash of the trace; -1 for others."""
@@ -167,8 +182,8 @@ def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
     Nothing is uploaded. Each is scored as the only new person: one more per edge.
     """
     field = load_field(run.place / PREDICTION)
-    _require_days(new_people.traces.clock, run.traces.clock)
-    people = field.people(new_people.traces, new_people.known)
+    traces = _on_days(new_people.traces, run.traces)
+    people = field.people(traces, new_people.known)
     received = field.messages_to_new_people()
     people.end(received)
     now, tests = people.current_risk(received), new_people.known
@@ -183,6 +198,14 @@ def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
         now_tested=np.where(tests.tested, now.tested, now_recalibrated),
     )
     return Scored(risks, None)
+
+
+def _on_days(traces: Traces, of_run: Traces) -> Traces:
+    """Return the traces on the days of the run, which can have more for later tests."""
+    if of_run.observed_days <= traces.clock.days < of_run.clock.days:
+        traces = traces.with_days(of_run.clock.days)
+    _require_days(traces.clock, of_run.clock)
+    return traces
 
 
 def _require_days(clock: Clock, of_run: Clock) -> None:
@@ -309,9 +332,10 @@ def _in_regions(traces: Traces, regions: Regions) -> Traces:
         visited = np.unique(by_slot[by_slot != UNKNOWN])
         unknown = visited[number[visited] == UNKNOWN]
         if len(unknown):
+            example = traces.regions.title(int(unknown[0]))
             raise DataError(
                 f"people were in {len(unknown):,} of its {len(traces.regions):,} "
-                f"regions, such as {traces.regions.name(int(unknown[0]))!r}, which are "
+                f"regions, such as {example!r}, which are "
                 f"not among the run's {len(regions):,} regions or have another "
                 "location: a model cannot predict for another city"
             )

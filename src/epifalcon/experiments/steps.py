@@ -148,13 +148,16 @@ def read_tests(
 ) -> TestResults:
     """Read test results of the people of ``traces`` from a CSV or Parquet file.
 
-    The table has the columns ``person``, ``time``, ``result`` and optionally ``kind``.
-    A row is refused if its person is not in the traces, its time is not within their
-    days, its result is neither positive nor negative, or its kind is unknown.
+    The table has the columns ``person``, ``time``, ``result`` and optionally ``kind``,
+    ``reason`` (``random``, ``contact``, ``symptoms``, ``unknown``) and ``onset``, the
+    first day of symptoms. A row is refused if its person is not in the traces, its time
+    is not within their days, its result is neither positive nor negative, its kind or
+    reason is unknown, or its onset is after the test.
 
     Args:
         path: The file.
-        traces: Traces with the date of their first day.
+        traces: Traces with the date of their first day. For tests after their last day,
+            give ``traces.with_days(n)`` with more days, here and to ``fit``.
         kind: Kind of the tests that the table gives no kind: ``pcr``, ``antigen``,
             ``serology``, ``clinical``, ``ever`` or the path of a TOML file.
         columns: Column of the file for each name that differs from ours, as
@@ -171,9 +174,9 @@ def read_tests(
 
     values = _read_settings(columns, date_format, max_refused_share, strict)
     settings = build(ReadSettings, values)
-    tests, rows = read_results(Path(path), traces, settings, find_kind(kind))
-    _warn_of_refused(path, rows)
-    return tests
+    found = read_results(Path(path), traces, settings, find_kind(kind))
+    _warn_of_refused(path, found.rows)
+    return found.tests
 
 
 class DrawnTests(NamedTuple):

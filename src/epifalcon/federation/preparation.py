@@ -102,7 +102,10 @@ class SiteData:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays of traces and tests by name, for digests."""
         known = self.known
-        return {
+        optional: dict[str, NDArray[Any]]
+        optional = {"reason": known.reason, "onset": known.onset}
+        given = {name: one for name, one in optional.items() if (one >= 0).any()}
+        return given | {
             "by_slot": self.traces.by_slot,
             "person": known.person,
             "positive": known.positive,

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from datetime import date
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import numpy as np
+
 from epifalcon.checks import Checked, Count, Positive, whole
 from epifalcon.errors import SettingsError
 
 MINUTES_PER_DAY = 1440
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,23 @@ class Clock(Checked):
             raise SettingsError("the date of the first day is unknown: set start")
         first = date.fromisoformat(self.start) - date(1970, 1, 1)
         return first.days * self.slots_per_day
+
+    def date(self, day: int) -> str:
+        """Return the ISO date of ``day``, counted from 0; it may be outside."""
+        return str(np.datetime64(self.epoch_slot // self.slots_per_day + day, "D"))
+
+    def title(self, day: int, first_day: int = 1) -> str:
+        """Return weekday and date of ``day``, from 0, or its number if unknown.
+
+        ``first_day`` is the number of day 0.
+
+        >>> Clock(start="2020-03-01").title(3), Clock().title(3)
+        ('Wed 2020-03-04', 'day 4')
+        """
+        if self.start is None:
+            return f"day {first_day + day}"
+        text = self.date(day)
+        return f"{_WEEKDAYS[date.fromisoformat(text).weekday()]} {text}"
 
     def windows(self, window_slots: int) -> int:
         """Return the number of windows of ``window_slots`` slots; raise if uneven."""

@@ -1,5 +1,6 @@
 """Regions that people visit: points or polygons."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from epifalcon.types import Floats, RegionIds
 EARTH_RADIUS_KM = 6371.0088
 RegionKind = Literal["poi", "area", "group"]
 """Points, polygons, or groups of people in contact, which have no location."""
+_CELL_CODE = r"\d+/\d+|8[0-9a-f]{14}"
+"""Names of grid cells (row/column) and of H3 cells."""
 _OPTIONAL = ("lonlat", "outline_km", "outline_ends")
 
 
@@ -68,6 +71,17 @@ class Regions:
     def name(self, region: int) -> str:
         """Return the name of a region, or its number if regions have no names."""
         return str(region) if self.names is None else self.names[region]
+
+    def title(self, region: int) -> str:
+        """Return the name of a region for readers: of a grid or H3 cell its centre."""
+        name, cell = self.name(region), self.outline_km is not None
+        if self.lonlat is None or not (cell and re.fullmatch(_CELL_CODE, name)):
+            return name
+        east, north = self.lonlat[region]
+        return (
+            f"{abs(north):.4f} {'N' if north >= 0 else 'S'} "
+            f"{abs(east):.4f} {'E' if east >= 0 else 'W'}"
+        )
 
     def outline(self, region: int) -> Floats | None:
         """Return the corners (points, 2) of the region's polygon in kilometres."""

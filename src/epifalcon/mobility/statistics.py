@@ -97,8 +97,10 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
     """Compute the mobility statistics of ``traces`` and compare them with ranges.
 
     Large cities are measured on 20,000 evenly spaced people, predictability on up
-    to 2,000, crowds on everybody during up to 14 days.
+    to 2,000, crowds on everybody during up to 14 days. Days after the last visit are
+    left out.
     """
+    traces = traces.with_days(traces.observed_days)
     values: dict[str, float] = {}
     curves: list[StatisticCurve] = []
     sample = _take_sample(traces)

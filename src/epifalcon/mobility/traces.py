@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,30 @@ class Traces:
         return self.by_slot.T
 
     @cached_property
+    def observed_days(self) -> int:
+        """Number of days up to the last one with an observation, at least 1.
+
+        Tests after that day extend the clock.
+        """
+        slots = range(self.slots - 1, -1, -1)
+        last = next((at for at in slots if (self.by_slot[at] != UNKNOWN).any()), 0)
+        return self.clock.day_of_slot(last) + 1
+
+    @cached_property
     def observed_share(self) -> float:
-        """Share of (person, slot) pairs with a known region."""
+        """Share of (person, slot) pairs of the observed days with a known region."""
         seen = sum(int(np.count_nonzero(row != UNKNOWN)) for row in self.by_slot)
-        return seen / self.by_slot.size
+        pairs = self.observed_days * self.clock.slots_per_day * self.people
+        return seen / pairs
+
+    def with_days(self, days: int) -> "Traces":
+        """Return the traces of the first ``days`` days, later ones not observed."""
+        clock = replace(self.clock, days=days)
+        more = max(0, clock.slots - self.slots)
+        by_slot = self.by_slot[: clock.slots]
+        if more:
+            by_slot = np.pad(by_slot, ((0, more), (0, 0)), constant_values=UNKNOWN)
+        return Traces(by_slot, clock, self.regions, self.names)
 
     @cached_property
     def names_sha256(self) -> str | None:

@@ -14,6 +14,8 @@ from epifalcon.belief_propagation.settings import (
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.test_kinds import ANTIGEN, EVER
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
@@ -24,9 +26,9 @@ from tests.belief_propagation.graphs import Cohorts, converge, graph_of, rates_o
 from tests.epidemic.worlds import wrong_tests
 from tests.scenes import Scene
 
-DAYS, PER_DAY, SEED = 40, 4, 200
+DAYS, PER_DAY, SEED, PEOPLE = 40, 4, 200, 160
 WORDS = (
-    "city.people=160",
+    f"city.people={PEOPLE}",
     "city.regions=40",
     f"city.days={DAYS}",
     "city.slot_hours=6",
@@ -84,15 +86,13 @@ def new_day(window, day):
     _, traces, known = world()
     slots = slice(day * PER_DAY, (day + 1) * PER_DAY)
     chosen = (known.slot >= slots.start) & (known.slot < slots.stop)
-    slot = known.slot[chosen] - (window.first_day - 1) * PER_DAY
-    tests = known.person[chosen], known.positive[chosen], slot.astype(np.int32)
-    return NewDay(traces.by_slot[slots].copy(), *tests)
+    tests = known.select(chosen).since((window.first_day - 1) * PER_DAY)
+    return NewDay(traces.by_slot[slots].copy(), tests)
 
 
 def day_tests(person, positive, slot):
-    whole = {"person": person, "slot": slot}
-    whole = {name: np.array(one, np.int32) for name, one in whole.items()}
-    return {**whole, "positive": np.array(positive)}
+    values = (np.array(one) for one in (person, positive, slot))
+    return {"tests": TestResults.from_tests(PEOPLE, *values)}
 
 
 def moved(window, until):
@@ -171,10 +171,42 @@ def test_a_newcomer_enters_with_the_risk_of_the_city_and_then_its_own():
     assert window.update(met).risks()[0][-1] > risk[-1]
 
 
+def test_visits_replace_those_of_a_day_in_the_window():
+    """A day without visits, for later tests, is in the window before its visits are."""
+    window = window_of(5, length=DAYS)
+    day = new_day(window, 5)
+    nobody = replace(day, by_slot=np.full_like(day.by_slot, -1))
+    empty, whole = window.update(nobody), window.update(day)
+    no_tests = day.tests.of_people(np.zeros(PEOPLE, np.bool_))
+    late = replace(day, tests=no_tests, first_slot=5 * PER_DAY)
+    filled = empty.update(late)
+    assert filled.last_day == empty.last_day == 6
+    np.testing.assert_array_equal(filled.traces.by_slot, whole.traces.by_slot)
+    np.testing.assert_array_equal(filled.field.graph.present, whole.field.graph.present)
+    wanted, without = whole.risks()[0], empty.risks()[0]
+    assert (
+        np.abs(filled.risks()[0] - wanted).max() < 0.2 * np.abs(without - wanted).max()
+    )
+
+
+def test_tests_of_another_kind_keep_kind_reason_and_onset():
+    window = window_of(5, length=6)
+    day = new_day(window, 5)
+    values = (np.array(one) for one in ([7], [True], [4]))
+    other = {"kinds": (ANTIGEN,), "reason": np.array([2]), "onset": np.array([1])}
+    after = window.update(
+        replace(day, tests=TestResults.from_tests(PEOPLE, *values, **other))
+    )
+    assert set(after.known.kinds) == {EVER, ANTIGEN}
+    test = after.known.person == 7
+    assert after.known.kinds[after.known.kind[test][-1]] == ANTIGEN
+    assert (after.known.reason[test][-1], after.known.onset[test][-1]) == (2, 1)
+
+
 def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
     window = moved(window_of(5, length=5), 9)
     day = new_day(window, 9)
-    late = day_tests([3, 3, 4, 4], [True, False, False, True], [-7, 3, 1, 20])
+    late = day_tests([3, 3, 4, 4], [True, False, False, True], [0, 3, 1, 20])
     after = window.update(replace(day, **late))
     for _ in range(3):
         negative = day_tests([3], [False], [after.traces.slots])

@@ -155,7 +155,8 @@ def is_read(seed: int, folder: Path) -> bool:
                 clock = Clock(2, 2, "2020-03-01", "Europe/Berlin")
                 place = Regions("poi", np.zeros((1, 2)))
                 traces = Traces(ids, clock, place, ["ann", "bob"])
-                known, rows = read_results(path, traces)
+                found = read_results(path, traces)
+                known, rows = found.tests, found.rows
                 # Rows with equal person, slot, kind and result are one test.
                 assert len(known.person) <= rows.accepted
             else:

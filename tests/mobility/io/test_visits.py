@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from epifalcon.epidemic.read_tests import read_day_tests
+from epifalcon.epidemic.read_tests import read_more_tests
+from epifalcon.epidemic.test_kinds import EVER, PCR
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io import ImportSettings, ReadSettings, import_visits, tables
@@ -300,7 +301,7 @@ def day_rows(tmp_path, *rows, header="person,day,hour,region"):
 def test_each_slot_gets_the_region_of_most_rows_then_the_first(tmp_path):
     rows = ("b,1,0,home", "b,1,1,bar", "b,1,2.5,bar")
     rows += ("a,2,23.9,work", "b,2,6,work", "b,2,7,home")
-    found = read_day_visits(day_rows(tmp_path, *rows), CLOCK, REGIONS)
+    found = read_day_visits(day_rows(tmp_path, *rows), CLOCK, REGIONS).traces
     assert found.names == ("a", "b")
     assert found.by_slot.T.tolist() == [
         [-1, -1, -1, -1, -1, -1, -1, 1],
@@ -310,11 +311,11 @@ def test_each_slot_gets_the_region_of_most_rows_then_the_first(tmp_path):
 
 def test_days_are_numbers_or_dates(tmp_path):
     rows = ("a,2020-03-01,0,home", "a,2,0,bar", "a,2020-03-02,6,work")
-    found = read_day_visits(day_rows(tmp_path, *rows), CLOCK, REGIONS)
+    found = read_day_visits(day_rows(tmp_path, *rows), CLOCK, REGIONS).traces
     assert found.by_slot[:, 0].tolist() == [0, -1, -1, -1, 2, 1, -1, -1]
     one = Clock(slot_hours=6, days=1, start="2020-03-02")
     rows = ("a,2020-03-02,0,home", "a,2,18,bar")
-    found = read_day_visits(day_rows(tmp_path, *rows), one, REGIONS, first_day=2)
+    found = read_day_visits(day_rows(tmp_path, *rows), one, REGIONS, first_day=2).traces
     assert found.by_slot[:, 0].tolist() == [0, -1, -1, 2]
 
 
@@ -338,19 +339,21 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, row, result):
 
 
 def test_tests_without_an_hour_count_for_the_first_slot(tmp_path):
-    path = tmp_path / "tests.csv"
-    path.write_text("person,day,result\na,1,pos\nb,2020-03-02,0\n")
-    found = read_day_tests(path, CLOCK)
-    assert found.name == ("a", "b")
-    assert found.slot.tolist() == [0, 4]
-    assert found.positive.tolist() == [True, False]
-    path.write_text("person,day,hour,result\na,2,13,negative\n")
-    assert read_day_tests(path, CLOCK).slot.tolist() == [6]
-    path.write_text("person,day,result\n")
-    assert len(read_day_tests(path, CLOCK)) == 0
-    path.write_text("person,day,result\na,1,maybe\n")
+    def read(text):
+        path = tmp_path / "tests.csv"
+        path.write_text(text)
+        return read_more_tests(path, CLOCK, None, EVER)
+
+    found = read("person,day,result\na,1,pos\nb,2020-03-02,0\n")
+    assert found.names == ("a", "b")
+    assert found.tests.slot.tolist() == [0, 4]
+    assert found.tests.positive.tolist() == [True, False]
+    found = read("person,day,hour,result,kind,reason\na,2,13,negative,pcr,contact\n")
+    assert (found.tests.slot.tolist(), found.tests.reason.tolist()) == ([6], [1])
+    assert found.tests.kinds == (PCR,)
+    assert read("person,day,result\n").names == ()
     with pytest.raises(DataError, match="row 2, column 'result'"):
-        read_day_tests(path, CLOCK)
+        read("person,day,result\na,1,maybe\n")
 
 
 def matrix(tmp_path, array, **chosen):

@@ -240,6 +240,8 @@ class _AuditRun:
             np.append(tests.slot, (~early) * (traces.slots - 1)).astype(np.int32),
             kind=np.append(tests.kind, np.zeros(len(tested), np.int8)),
             kinds=tests.kinds,
+            reason=np.pad(tests.reason, (0, len(tested)), constant_values=-1),
+            onset=np.pad(tests.onset, (0, len(tested)), constant_values=-1),
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw

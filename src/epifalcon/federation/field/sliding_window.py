@@ -37,7 +37,7 @@ from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
-from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
+from epifalcon.types import UNKNOWN, Floats, Probabilities, RegionIds
 
 KIND = "field-window"
 _TRACES, _KNOWN, _FIELD, _MESSAGES = "traces", "known", "field", "messages"
@@ -49,15 +49,15 @@ class NewDay:
     """Visits and tests of the day after the window."""
 
     by_slot: RegionIds
-    """Region ids, (slots per day, people): people of the window, then new people."""
-    person: NDArray[np.int32]
-    """Person index of each test, (tests,)."""
-    positive: Mask
-    slot: Slots
-    """Slot of each test, (tests,), relative to the first slot of the window before the
-    update; earlier tests are moved to that slot."""
+    """Region ids, (slots, people): people of the window, then new people."""
+    tests: TestResults
+    """Tests of the same people; slots count from the first slot of the window before
+    the update, where earlier tests are, too."""
     new_people: Sequence[str] = ()
     """Names of the new people, if people have names."""
+    first_slot: int | None = None
+    """Slot of the window in which the visits begin; they replace what was there. By
+    default the first slot after the window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,40 +144,36 @@ class FieldWindow:
         counts, even if it is no longer in the window.
         """
         people, old, boundary = day.by_slot.shape[1], self.known, self.boundary
-        more = people - old.people
+        more, tests = people - old.people, day.tests
         mean = np.tile(boundary.without_tests.mean(axis=0), (more, 1))
         prior = np.concatenate([boundary.prior, mean])
         status = np.pad(boundary.status, (0, more), constant_values=-1)
-        np.maximum.at(status, day.person, day.positive.astype(np.int8))
-        counts = day.positive | (prior[day.person, 0] > 0)
-        slot = np.maximum(day.slot[counts], 0).astype(np.int32)
-        known = TestResults.from_tests(
-            people,
-            np.concatenate([old.person, day.person[counts]]),
-            np.concatenate([old.positive, day.positive[counts]]),
-            np.concatenate([old.slot, slot]),
-            kind=np.pad(old.kind, (0, len(slot))),
-            kinds=old.kinds,
-        )
+        np.maximum.at(status, tests.person, tests.positive.astype(np.int8))
+        counts = tests.positive | (prior[tests.person, 0] > 0)
+        known = old.joined(tests.select(counts), people)
         without_tests = np.concatenate([boundary.without_tests, mean])
         boundary = Boundary(prior, without_tests, status)
         return replace(self, known=known, boundary=boundary)
 
     def _with_day(self, day: NewDay) -> "FieldWindow":
-        """Return the window with the day's slots appended, without messages."""
+        """Return the window with the day's visits; new slots are without messages."""
         traces, old = self.traces, self.traces.clock
-        slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
-        here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
-        here = np.concatenate([here, day.by_slot])
+        first = traces.slots if day.first_slot is None else day.first_slot
+        visits = slice(first, first + len(day.by_slot))
+        slots, more = max(0, visits.stop - traces.slots), day.by_slot.shape[1]
+        more -= traces.people
+        here = np.pad(traces.by_slot, ((0, slots), (0, more)), constant_values=UNKNOWN)
+        here[visits] = day.by_slot
         names = None if traces.names is None else (*traces.names, *day.new_people)
-        clock = replace(old, days=old.days + 1)
+        days = slots // old.slots_per_day
+        clock = replace(old, days=old.days + days)
         field = self.field.on_slots(
             clock,
             lambda one: np.pad(one, ((0, slots), (0, 0))),
-            lambda one: np.concatenate([one, one[-1:]]),
+            lambda one: np.pad(one, ((0, days), (0, 0)), mode="edge"),
         )
         for table in (field.graph.present, field.sums.crowd):
-            table[-slots:] = count_people(day.by_slot, len(traces.regions))
+            table[visits] = count_people(day.by_slot, len(traces.regions))
         longer = Traces(here, clock, traces.regions, names)
         padded = self.messages.each(lambda one: np.pad(one, ((0, slots), (0, more))))
         return replace(self, traces=longer, field=field, messages=padded)

@@ -79,6 +79,11 @@ _USUAL = {
         "ecgi", "bts", "bts_id",
     ),
     "kind": ("test_kind", "test_type"),
+    "reason": ("test_reason", "reason_for_test", "tested_because"),
+    "onset": (
+        "onset_date", "symptom_onset", "symptom_onset_date", "symptoms_since",
+        "date_of_onset",
+    ),
     "result": (
         "test_result", "outcome", "test", "testresult", "pcr_result", "lab_result"
     ),

@@ -171,11 +171,8 @@ def import_visits(
         keys = number_groups(by_slot)
         represented = share_represented(pieces, by_slot, names, clock.epoch_slot)
     else:
-        keys = reading.regions.in_order(seen["region"].unique())
-        ids = keys.to_frame("region").with_row_index("id")
-        seen = seen.join(ids, on="region").drop("region").rename({"id": "region"})
-        by_slot = dominant(seen, clock.slots, len(names))
-        fill_gaps(by_slot, _gap_slots(settings))
+        by_slot, keys = _numbered_regions(seen, reading.regions, clock, len(names))
+        fill_gaps(by_slot, gap_slots(settings))
     traces = Traces(by_slot, clock, reading.regions.regions(keys), names)
     listed = places.rows if places else None
     warnings = find_warnings(
@@ -416,6 +413,16 @@ def _number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     return seen.rename({"number": "person"}), tuple(text.gather(order).to_list())
 
 
+def _numbered_regions(
+    seen: pl.DataFrame, rule: RegionRule, clock: Clock, people: int
+) -> tuple[RegionIds, pl.Series]:
+    """Return the region of each slot and person, and the keys of the regions."""
+    keys = rule.in_order(seen["region"].unique())
+    ids = keys.to_frame("region").with_row_index("id")
+    seen = seen.join(ids, on="region").drop("region").rename({"id": "region"})
+    return dominant(seen, clock.slots, people), keys
+
+
 def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
     """Return the region of largest weight per (slot, person), -1 for none.
 
@@ -449,7 +456,8 @@ def fill_gaps(by_slot: RegionIds, longest: int) -> None:
         last[seen] = slot
 
 
-def _gap_slots(settings: ImportSettings) -> int:
+def gap_slots(settings: ImportSettings) -> int:
+    """Return the length in slots of the longest gap that is filled."""
     # A tolerance for rounding: 0.3 / 0.1 is slightly less than 3.
     return int(settings.fill_gap_hours / settings.slot_hours + 1e-9)
 
@@ -538,10 +546,110 @@ def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
     return settings.clock(days, start)
 
 
+@dataclass(frozen=True, eq=False)
+class MoreVisits:
+    """Visits of a city that exists, on a clock and in its regions."""
+
+    traces: Traces
+    rows: RowCount
+    unknown_places: Mapping[str, int] = field(default_factory=dict)
+    """Number of observed slots at each place that is no region of the city."""
+    other_days: Mapping[str, int] = field(default_factory=dict)
+    """Number of observations outside the clock, by date."""
+
+
+def read_more_visits(
+    path: Path,
+    settings: ImportSettings | None,
+    clock: Clock,
+    regions: Regions,
+    first_day: int = 1,
+    progress: Progress = silent,
+) -> MoreVisits:
+    """Read visits in the regions of a city from a file like that of its import.
+
+    A file with the columns person, day, hour and region is read by
+    ``read_day_visits``, and every file if the city was not imported (no ``settings``).
+    Slots at a place that is no region of the city count as not observed. Raises
+    ``DataError`` if no visit is on ``clock``.
+    """
+    if settings is None or _has_day_columns(path, settings):
+        return read_day_visits(path, clock, regions, first_day)
+    if settings.kind == "contacts":
+        raise SettingsError(
+            f"{path}: contacts cannot be added to a city, because its regions are "
+            "groups of people of the import: import all days together"
+        )
+    settings = replace(settings, start=None, days=None)
+    if settings.kind == "matrix":
+        found = read_matrix(path, replace(settings, start=clock.start), progress)
+        if (days := found.traces.clock.days) != clock.days:
+            raise DataError(f"{path}: holds {days} days, expected {clock.days}")
+        return _in_regions(found.traces, found.rows, regions, {})
+    table = open_table(path, settings.read.delimiter)
+    places = read_places(settings)
+    wanted = _wanted(table, settings, places)
+    reading = _Reading(table, settings, wanted, places, ())
+    seen = reading.run(progress)
+    rows = reading.rows.finish()
+    slot = pl.col("slot") - clock.epoch_slot
+    seen = seen.with_columns(slot=slot)
+    inside = pl.col("slot").is_between(0, clock.slots - 1)
+    others = seen.filter(~inside)["slot"] // clock.slots_per_day
+    other_days = {
+        clock.date(int(day)): int(count)
+        for day, count in others.value_counts().sort("slot").iter_rows()
+    }
+    seen = seen.filter(inside)
+    if seen.is_empty():
+        listed = ", ".join(list(other_days)[:3])
+        more = f" and {len(other_days) - 3} more days" if len(other_days) > 3 else ""
+        last = clock.date(clock.days - 1)
+        expected = clock.date(0) + (f" to {last}" if clock.days > 1 else "")
+        raise DataError(
+            f"{path}: expected visits of {expected}, found those of {listed}{more}; "
+            "days cannot be skipped or repeated"
+        )
+    seen, names = _number_people(seen)
+    _require_room(path, len(names), clock)
+    by_slot, keys = _numbered_regions(seen, reading.regions, clock, len(names))
+    fill_gaps(by_slot, gap_slots(settings))
+    traces = Traces(by_slot, clock, reading.regions.regions(keys), names)
+    return _in_regions(traces, rows, regions, other_days)
+
+
+def _has_day_columns(path: Path, settings: ImportSettings) -> bool:
+    """Return True if the table has columns of day, hour and region."""
+    if settings.kind == "matrix":
+        return path.suffix != ".npy"
+    table = open_table(path, settings.read.delimiter)
+    needed = ("hour", "day", "region")
+    return all(find_column(table, ours, {}) is not None for ours in needed)
+
+
+def _in_regions(
+    traces: Traces, rows: RowCount, regions: Regions, other_days: Mapping[str, int]
+) -> MoreVisits:
+    """Renumber the regions as those of the same name in ``regions``."""
+    names = pl.Series([regions.name(number) for number in range(len(regions))])
+    own = pl.Series([traces.regions.name(at) for at in range(len(traces.regions))])
+    number = look_up(own, names).fill_null(UNKNOWN).to_numpy()
+    visited, slots = np.unique(traces.by_slot, return_counts=True)
+    unknown = {
+        traces.regions.title(int(at)): int(count)
+        for at, count in zip(visited, slots, strict=True)
+        if at != UNKNOWN and number[at] == UNKNOWN
+    }
+    # -1 (not observed) indexes the last entry.
+    by_slot = np.append(number, UNKNOWN).astype(np.int32)[traces.by_slot]
+    known = Traces(by_slot, traces.clock, regions, traces.names)
+    return MoreVisits(known, rows, unknown, other_days)
+
+
 def read_day_visits(
     path: Path, clock: Clock, regions: Regions, first_day: int = 1
-) -> Traces:
-    """Read the traces in a CSV or Parquet file, on ``clock`` and in ``regions``.
+) -> MoreVisits:
+    """Read the visits in a CSV or Parquet file, on ``clock`` and in ``regions``.
 
     ``first_day`` is the number of the clock's first day. Each (person, slot) gets
     the region of most rows; ties go to the first. A bad row raises ``DataError``.
@@ -559,12 +667,12 @@ def read_day_visits(
         frame = keep_ids(rows, frame, "region")
         frame = frame.with_columns(at=look_up(frame["region_text"], names))
         parts.append(rows.keep(frame, unknown))
-    rows.finish()
+    count = rows.finish()
     seen = pl.concat(parts).group_by(person="person_text", slot="slot", region="at")
     counted = seen.agg(weight=pl.len(), first=pl.col("row").min())
     numbered, people = _number_people(counted)
     by_slot = dominant(numbered, clock.slots, len(people))
-    return Traces(by_slot, clock, regions, people)
+    return MoreVisits(Traces(by_slot, clock, regions, people), count)
 
 
 def keep_slots(
@@ -643,7 +751,7 @@ def read_matrix(
         by_slot[:, done : done + len(local)] = _most_frequent(local, width).T
         done += len(local)
     people = tuple(str(row) for row in np.flatnonzero(accepted).tolist())
-    fill_gaps(by_slot, _gap_slots(settings))
+    fill_gaps(by_slot, gap_slots(settings))
     traces = Traces(by_slot, clock, given.regions(ordered), people)
     return Imported(
         traces,

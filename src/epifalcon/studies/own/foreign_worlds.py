@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from epifalcon.checks import extra_module, one_of, same_length, whole
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.labels import Labels, Target
-from epifalcon.epidemic.test_kinds import EVER, find_kind
-from epifalcon.epidemic.test_results import TestResults
+from epifalcon.epidemic.test_kinds import EVER, REASONS, find_kind
+from epifalcon.epidemic.test_results import NOT_GIVEN, TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -393,6 +393,7 @@ def _met(world: ForeignWorld, positive: NDArray[np.int64], day: int) -> Mask:
 def known_tests(traces: Traces, tests: pl.DataFrame) -> TestResults:
     """Convert tests to the record of methods; each counts for its day's last slot."""
     per_day = traces.clock.slots_per_day
+    reason, onset = tests["reason"], tests["onset"] * per_day
     names = sorted(set(tests["kind"])) or [EVER.name]
     return TestResults.from_tests(
         traces.people,
@@ -402,6 +403,8 @@ def known_tests(traces: Traces, tests: pl.DataFrame) -> TestResults:
         traces.names_sha256,
         tests["kind"].replace_strict(names, range(len(names))).to_numpy(),
         tuple(map(find_kind, names)),
+        reason.replace_strict(REASONS, range(len(REASONS))).to_numpy(),
+        onset.fill_null(NOT_GIVEN).to_numpy(),
     )
 
 
