@@ -217,6 +217,8 @@ def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     assert not said.json["simulated_on_real_people"]
     assert MARK not in Path("real/report.html").read_text() + said.err
     epifalcon("predict", "real", "--out", "real.csv")
+    assert Path("real/risks.csv").read_text() == Path("real.csv").read_text()
+    assert not Path("trial/risks.csv").exists()
     assert "simulated_on_real_people" not in Path("real.csv").read_text()
 
 

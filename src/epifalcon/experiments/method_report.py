@@ -16,7 +16,7 @@ from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import without_none
 from epifalcon.experiments.explanation import Explanation, explain_person, find_person
-from epifalcon.experiments.risk_table import OPTIONAL, Risks
+from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.experiments.run_tables import privacy_table
 from epifalcon.methods.base import Method
@@ -35,9 +35,7 @@ _BINS = 40
 
 def risks(method: Method) -> Risks:
     """Return the risks of a fit."""
-    more = {name: getattr(method.scores, name) for name in OPTIONAL}
-    status, names = method.tests.status, method.traces.names
-    return Risks(method.scores.risk, status, names, **more)
+    return Risks.of(method.scores, method.traces, method.tests)
 
 
 def explain(method: Method, person: int | str, *, tests: bool = False) -> Explanation:

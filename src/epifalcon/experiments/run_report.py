@@ -18,6 +18,7 @@ from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment, without_none
 from epifalcon.experiments.explanation import Explanation, explain_person
+from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import RunInputs, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import SIMULATED
@@ -136,6 +137,9 @@ def write_results(
             failed=failed or {},
         )
         progress("report", 1, 2, "writing tables and page")
+        if inputs.epidemic is None:
+            risks = Risks.of(outcomes[0].scores, inputs.reported, inputs.known)
+            risks.write(inputs.folder / run_folder.RISKS, overwrite=True)
         _write_tables(inputs.folder / run_folder.TABLES, results)
         store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
         run_folder.finish(inputs)

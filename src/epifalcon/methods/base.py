@@ -386,9 +386,11 @@ class Method(ABC):
 
         Returns:
             A polars DataFrame with the columns of ``epifalcon predict``: ``person``,
-            ``risk``, ``rank``, ``percentile``, ``known`` (the test result; null if not
-            tested) and, if the method has them, ``risk_now``,
-            ``risk_now_with_tests``, ``risk_low`` and ``risk_high``.
+            ``risk``, ``risk_now`` (null if the method does not predict it),
+            ``observed`` (share of slots), ``tested``, ``evidence`` (``ok`` or what is
+            missing), ``rank``, ``percentile``, ``known`` (the test result; null if not
+            tested) and, if the method has them, ``risk_now_with_tests``, ``risk_low``
+            and ``risk_high``.
         """
         # The report layer lies above this one; see [tool.importlinter].
         from epifalcon.experiments import method_report
