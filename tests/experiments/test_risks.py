@@ -11,7 +11,7 @@ from epifalcon.epidemic.read_tests import read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments.risk_table import Risks, require_writable
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.coverage import Coverage
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN
@@ -20,7 +20,7 @@ from epifalcon.types import UNKNOWN
 def risks_of(probability, status=None, names=None):
     known = [-1] * len(probability) if status is None else status
     people = len(probability)
-    coverage = Coverage(np.full(people, 0.5), np.ones(people, bool))
+    coverage = TraceCoverage(np.full(people, 0.5), np.ones(people, bool))
     risk, status = np.array(probability, float), np.array(known, np.int8)
     return Risks(risk, status, names, now=risk / 2, coverage=coverage)
 
@@ -46,7 +46,7 @@ def test_a_risk_without_contacts_or_observations_is_marked():
     by_slot[:9, 3] = 0  # Together with 0.
     clock = Clock(2.4, 2)
     city = Traces(by_slot, clock, Regions("poi", np.zeros((2, 2))))
-    coverage = Coverage.of(city)
+    coverage = TraceCoverage.of(city)
     status = np.full(5, -1, np.int8)
     risks = Risks(np.linspace(0.9, 0.5, 5), status, coverage=coverage).table
     assert risks["observed"].to_list() == [1.0, 0.1, 1.0, 0.9, 0.0]
@@ -55,7 +55,7 @@ def test_a_risk_without_contacts_or_observations_is_marked():
     ]
     assert risks["risk_now"].null_count() == 5
     # At 9 of 100 slots, observations are few.
-    shown = Coverage(np.array([0.09]), np.array([True])).evidence
+    shown = TraceCoverage(np.array([0.09]), np.array([True])).evidence
     assert shown.tolist() == ["few observations"]
 
 

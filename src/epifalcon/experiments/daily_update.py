@@ -18,7 +18,7 @@ from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.field.sliding_window import KIND, FieldWindow, NewDay
 from epifalcon.methods.registry import entry
-from epifalcon.mobility.coverage import Coverage
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.visits import read_day_visits
 from epifalcon.types import UNKNOWN
 
@@ -131,7 +131,7 @@ def risks_of(window: FieldWindow) -> Risks:
     the messages of others depend on these tests.
     """
     _, now = window.risks()
-    names, coverage = window.traces.names, Coverage.of(window.traces)
+    names, coverage = window.traces.names, TraceCoverage.of(window.traces)
     status = window.boundary.status
     return Risks(now.ever, status, names, now=now.tested, coverage=coverage)
 

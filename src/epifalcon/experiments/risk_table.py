@@ -17,7 +17,7 @@ from epifalcon.checks import same_length
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.methods.base import Scores
-from epifalcon.mobility.coverage import Coverage
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.columns import natural_order
 from epifalcon.mobility.traces import Traces
 from epifalcon.text import spreadsheet_cell
@@ -54,7 +54,7 @@ class Risks:
     """(people,) its upper end."""
     simulated_on_real_people: bool = False
     """True to mark every row of the table."""
-    coverage: Coverage | None = None
+    coverage: TraceCoverage | None = None
     """How much of each trace was observed; None if unknown."""
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Risks:
     def of(cls, scores: Scores, traces: Traces, tests: TestResults) -> "Risks":
         """Return the risks of a fit to ``traces`` and ``tests``."""
         more = {name: getattr(scores, name) for name in OPTIONAL}
-        coverage = Coverage.of(traces)
+        coverage = TraceCoverage.of(traces)
         return cls(scores.risk, tests.status, traces.names, coverage=coverage, **more)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Risks:
         Equal risks are ordered by person. Columns: ``person``; ``risk``; ``risk_now``,
         the risk of being infected at the end without own tests, as in ``risk`` (null if
         the method does not predict it); ``observed`` and ``evidence`` (see
-        ``Coverage``); ``tested``; ``rank`` (1 is the highest; equal risks share the
+        ``TraceCoverage``); ``tested``; ``rank`` (1 is the highest; equal risks share the
         best rank); ``percentile`` (percentage of people without a higher risk) and
         ``known`` (positive, negative, or null if not tested). If the method predicts
         them, also ``risk_now_with_tests``, and ``risk_low`` and ``risk_high``, the

@@ -45,7 +45,7 @@ from epifalcon.experiments.simulation import (
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
-from epifalcon.mobility.coverage import Coverage
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, first_difference, json_text
 from epifalcon.streams import NOISE_SECRET, PRIVATE, derived_secret, noise_secret
@@ -384,7 +384,7 @@ class FinishedRun:
             self.known.status,
             self.traces.names,
             simulated_on_real_people=self.simulated_on_real_people,
-            coverage=Coverage.of(self.traces),
+            coverage=TraceCoverage.of(self.traces),
             **more,
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
+from epifalcon.epidemic.pathogen import PATHOGENS
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment, without_none
@@ -58,6 +59,8 @@ class RunSummary:
     """Values of a private run that may be shared, without exact ones."""
     notes: Sequence[str] = ()
     """Warnings about the results."""
+    sentences: Sequence[str] = ()
+    """What results on test results of real people mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ def write_results(
             (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
         summary |= outcomes[0].spent or {}
-        return _run_summary(summary, outcomes)
+        return _run_summary(inputs, summary, outcomes)
     with store.writing(inputs.folder):
         statistics = measure(inputs.prepared.traces, progress)
         summary = run_tables.run_summary(inputs, outcomes)
@@ -144,12 +147,16 @@ def write_results(
         store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
         run_folder.finish(inputs)
         progress("report", 2, 2)
-    return _run_summary(summary, outcomes)
+    return _run_summary(inputs, summary, outcomes)
 
 
-def _run_summary(values: dict[str, Any], outcomes: Sequence[Outcome]) -> RunSummary:
+def _run_summary(
+    inputs: RunInputs, values: dict[str, Any], outcomes: Sequence[Outcome]
+) -> RunSummary:
     tables, notes = _terminal_tables(outcomes), run_tables.doubts(outcomes)
-    return RunSummary(values, tables, notes=notes)
+    real = inputs.epidemic is None
+    sentences = [run_tables.disease(inputs, outcomes[0])] if real else []
+    return RunSummary(values, tables, notes=notes, sentences=sentences)
 
 
 def write_summary(
@@ -229,6 +236,9 @@ def repeat_command(inputs: RunInputs) -> str:
     elif inputs.simulated_on_real_people:
         words.append("--simulate")
     experiment = inputs.prepared.experiment
+    if inputs.epidemic is None and experiment.pathogen in PATHOGENS.values():
+        # The settings name it too; here, it is visible.
+        words += ["--pathogen", experiment.pathogen.name]
     for method in (experiment.method, *experiment.beside):
         file = source_file(method)
         words += ["--with", file] if file is not None and file not in words else []
@@ -409,7 +419,7 @@ def _disease(results: RunResults) -> str:
     if inputs.epidemic is None:
         return (
             "The tests are of real people. Nothing was simulated, and it is not known "
-            "who else is infected."
+            f"who else is infected. {run_tables.disease(inputs, results.outcomes[0])}"
         )
     outbreak = inputs.epidemic.outbreak
     first, ever = int(outbreak.seeds.sum()), int(outbreak.ever_infected().sum())

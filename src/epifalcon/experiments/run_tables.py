@@ -56,6 +56,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
         "regions": len(traces.regions),
         "slots": traces.slots,
         "tested": int(inputs.known.tested.sum()),
+        "pathogen": prepared.experiment.pathogen.name,
         "share_reported": inputs.reported.observed_share,
         # Also for methods that are not trained: the keys of a run are fixed.
         "seconds_per_round": None,
@@ -73,6 +74,31 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
             prepared.experiment, traces, [inputs.epidemic], prepared.name
         )
     return values
+
+
+def disease(inputs: RunInputs, outcome: Outcome) -> str:
+    """Describe the disease and its assumed or estimated rates, in sentences."""
+    pathogen, found = inputs.prepared.experiment.pathogen, outcome.diagnostics
+    if not entry(outcome.method).uses_pathogen:
+        return f"Disease: {pathogen.name}. {outcome.title} does not use its rates."
+    if (rates := found.get("rates")) is not None and inputs.shareable is None:
+        named = {"beta": "transmission", "alpha": "end of latency", "mu": "recovery"}
+        listed = "; ".join(
+            f"{named[name]} ({name}) {one['estimate']:.2f} "
+            f"[{one['low']:.2f}, {one['high']:.2f}]"
+            for name, one in rates.items()
+        )
+        return f"Disease: {pathogen.name}. Rates per day, estimated: {listed}."
+    rates_text = (
+        f"{1 / pathogen.alpha:.1f} days from infection to being infectious, "
+        f"{1 / pathogen.mu:.1f} days infectious, R0 {pathogen.r0:.1f}"
+    )
+    if pathogen.is_unknown:
+        return (
+            f"Disease: unknown. {outcome.title} did not estimate its rates and used "
+            f"those of a typical respiratory infection: {rates_text}."
+        )
+    return f"Disease: {pathogen.name} (assumed: {rates_text})."
 
 
 def methods_table(

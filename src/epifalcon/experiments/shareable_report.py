@@ -34,7 +34,8 @@ _OPTIONAL = ("macro_cases", "selected_on", "released")
 _LEDGER = "settings and the number of rounds, by the ledger"
 _SOURCES: Final = {
     **dict.fromkeys(
-        ("preset", "seed", "insecure_seed", "method", "mode"), "public: settings"
+        ("preset", "seed", "insecure_seed", "method", "mode", "pathogen"),
+        "public: settings",
     ),
     **dict.fromkeys(("macro_cases", "selected_on"), "public: settings"),
     "simulated_on_real_people": "public: settings",
@@ -100,6 +101,7 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "people": traces.people,
         "regions": len(traces.regions),
         "slots": traces.slots,
+        "pathogen": prepared.experiment.pathogen.name,
         "method": method,
         **own,
         "beside": methods,

@@ -97,6 +97,11 @@ class Context:
     recorder: "Recorder | None" = None
     """Callbacks ``watch`` and ``recorder`` observe a training in rounds."""
 
+    @property
+    def estimate_rates(self) -> bool:
+        """True if the disease is unknown: ``pathogen`` has only initial rates."""
+        return self.pathogen.is_unknown
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:

@@ -1,4 +1,4 @@
-"""Coverage of each person's trace: how much of it was observed, and with whom."""
+"""TraceCoverage of each person's trace: how much of it was observed, and with whom."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _EVIDENCE = np.array(
 
 
 @dataclass(frozen=True, eq=False)
-class Coverage:
+class TraceCoverage:
     """How much of each person's trace was observed."""
 
     observed: Floats
@@ -27,7 +27,7 @@ class Coverage:
     """True for people ever observed together with another person, (people,)."""
 
     @classmethod
-    def of(cls, traces: Traces, present: Floats | None = None) -> "Coverage":
+    def of(cls, traces: Traces, present: Floats | None = None) -> "TraceCoverage":
         """Measure the coverage of each person.
 
         ``present``, (slots, 1 + regions), counts the people that each person could have
