@@ -89,8 +89,8 @@ class Risks:
 
         Equal risks are ordered by person. Columns: ``person``; ``risk``; ``risk_now``,
         the risk of being infected at the end without own tests, as in ``risk`` (null if
-        the method does not predict it); ``observed`` and ``evidence`` (see
-        ``TraceCoverage``); ``tested``; ``rank`` (1 is the highest; equal risks share the
+        the method does not predict it); ``observed`` and ``evidence``, as in
+        ``TraceCoverage``; ``tested``; ``rank`` (1 is the highest; equal risks share the
         best rank); ``percentile`` (percentage of people without a higher risk) and
         ``known`` (positive, negative, or null if not tested). If the method predicts
         them, also ``risk_now_with_tests``, and ``risk_low`` and ``risk_high``, the
