@@ -342,6 +342,7 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     for words in (
         ("predict", outs[0], "--out"),
         ("explain", outs[0], person, "--out"),
+        ("places", outs[0], "--out"),
         ("audit", outs[0], "--out"),
         ("inspect", outs[0], "--out"),
         ("outbreak", "--city", outs[0], "--out"),
