@@ -90,7 +90,7 @@ class PlaceInfections:
             day = int(np.argmax(by_day[:, cell])) if by == "place" else cell // regions
             slots = clock.slots_of_day(day)
             visited = slice(None) if by == "place" else slots
-            when = _date(clock, day)
+            when = date_of(clock, day)
             rows.append(
                 {
                     "place": self.traces.regions.name(region),
@@ -227,7 +227,8 @@ def require_csv(path: Path, *, overwrite: bool = False) -> None:
         raise WriteError(f"{path}: exists; choose another file or add --overwrite")
 
 
-def _date(clock: Clock, day: int) -> date | None:
+def date_of(clock: Clock, day: int) -> date | None:
+    """Return the date of a day, from 0; None if the first day has no date."""
     if clock.start is None:
         return None
     return date.fromisoformat(clock.start) + timedelta(days=day)

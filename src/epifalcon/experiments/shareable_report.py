@@ -12,16 +12,16 @@ from typing import Any, Final
 from epifalcon import store
 from epifalcon.experiments import run_folder, run_plots, run_tables
 from epifalcon.experiments.explanation import load_field
-from epifalcon.experiments.run_folder import RunInputs
-from epifalcon.experiments.run_methods import Outcome
-from epifalcon.experiments.run_report import (
-    RunSummary,
+from epifalcon.experiments.report_parts import (
     authors_program,
     privacy_parts,
     repeat_command,
     settings_toml,
     simulated_mark,
 )
+from epifalcon.experiments.run_folder import RunInputs
+from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.run_report import RunSummary
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
