@@ -1,6 +1,6 @@
 """The report of a run on test results of real people, whose true state is unknown.
 
-It says whom to test first, how sure this is, and where and when infections are expected.
+It says whom to test first, how sure this is, and where and when infections happen.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def page(results: RunResults, own: OwnResults) -> Page:
         title=f"Whom to test: {inputs.prepared.name}",
         lead="Who is probably infected, predicted from where people have been and from "
         f"the tests of some of them. All risks are those at the end of {end}.",
-        headline=_headline(results, own),
+        headline=_headline(results),
         sections=[
             Section("Whom to test first", _whom(results, own)),
             Section("How sure", _how_sure(results)),
@@ -162,7 +162,7 @@ def page(results: RunResults, own: OwnResults) -> Page:
     )
 
 
-def _headline(results: RunResults, own: OwnResults) -> list[tuple[str, str]]:
+def _headline(results: RunResults) -> list[tuple[str, str]]:
     inputs, scores = results.inputs, results.outcomes[0].scores
     known, people = inputs.known, inputs.reported.people
     positive = int((known.status == 1).sum())
@@ -292,9 +292,9 @@ def _how_sure(results: RunResults) -> list[Part]:
     if own.tested is None:
         said = [
             (
-                f"The accuracy of {own.title} is unknown: it has no risks of tested people "
-                "that do not use their own results, and nobody knows the true state of "
-                "the others."
+                f"The accuracy of {own.title} is unknown: it has no risks of tested "
+                "people that do not use their own results, and nobody knows the state "
+                "of the others."
             )
         ]
     else:
@@ -390,13 +390,13 @@ def _basis(results: RunResults, own: OwnResults) -> list[Part]:
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
     said = [
         (
-            f"{traces.people:,} people, {len(traces.regions):,} regions, {clock.days} days "
-            f"from {first} to {end}, in slots of {clock.slot_hours:g} hours."
+            f"{traces.people:,} people, {len(traces.regions):,} regions, {clock.days} "
+            f"days from {first} to {end}, in slots of {clock.slot_hours:g} hours."
         ),
         f"People were observed in {traces.observed_share:.0%} of these slots.",
         (
-            f"{tested:,} people ({tested / traces.people:.0%}) were tested, {positive:,} of "
-            "them positive."
+            f"{tested:,} people ({tested / traces.people:.0%}) were tested, "
+            f"{positive:,} of them positive."
         ),
         run_tables.disease(inputs, results.outcomes[0]),
         _meaning(results),

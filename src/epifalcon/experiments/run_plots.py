@@ -211,7 +211,7 @@ def write_attack_map(
 def write_expected_found(folder: Path, found: ExpectedFound) -> Picture:
     """Draw the expected number of infected people by the number of people tested."""
     count = np.arange(1, len(found.expected) + 1)
-    figure = Figure(figsize=(6.8, 3.4), layout="constrained")
+    figure = Figure(figsize=(5.4, 3.2), layout="constrained")
     axes = style_axes(figure.add_subplot())
     axes.fill_between(count, found.low, found.high, color=plot_style.SKY, alpha=0.35)
     axes.plot(count, found.expected, color=plot_style.BLUE, lw=2, label="highest risks")
@@ -238,14 +238,14 @@ def write_expected_found(folder: Path, found: ExpectedFound) -> Picture:
 
 def write_infections(folder: Path, days: Sequence[str], by_day: Floats) -> Picture:
     """Draw the expected number of infections on each day."""
-    figure = Figure(figsize=(6.8, 3.4), layout="constrained")
+    figure = Figure(figsize=(5.4, 3.2), layout="constrained")
     axes = style_axes(figure.add_subplot())
     axes.bar(np.arange(len(days)), by_day, color=plot_style.BLUE, width=0.8)
     step = max(1, -(-len(days) // _MOST_DATES))
     axes.set_xticks(np.arange(0, len(days), step), list(days)[::step], rotation=35)
     axes.set(ylabel="expected infections")
     caption = (
-        f"Expected number of new infections by day, from {days[0]} to {days[-1]}, given "
+        f"Expected number of new infections by day, {days[0]} to {days[-1]}, given "
         "all test results. Infections of the last days are the least certain: few "
         "tests follow them."
     )
@@ -349,15 +349,16 @@ def _crop(figure: Figure, traces: Traces) -> None:
 def _number(figure: Figure, regions: Regions, numbered: Sequence[int]) -> None:
     """Write numbers from 1 on the centres of regions."""
     outline = [withStroke(linewidth=2.5, foreground="white")]
-    for number, region in enumerate(numbered, 1):
+    # The first in front.
+    for number, region in reversed([*enumerate(numbered, 1)]):
         figure.axes[0].annotate(
             str(number),
             regions.centre_km[region].tolist(),
             color=plot_style.INK,
             fontsize=plot_style.SMALL,
             fontweight="bold",
-            ha="center",
-            va="center",
+            xytext=(4, 4),
+            textcoords="offset points",
             path_effects=outline,
             annotation_clip=True,
         )

@@ -423,7 +423,7 @@ def _not_evaluated(results: RunResults) -> Text:
     predict = f"epifalcon predict {quoted_folder(results.inputs)} --out risks.csv"
     sentences = [
         (
-            "No method is evaluated on untested people, because everybody was tested, so "
+            "No method is evaluated on untested people, because everybody was tested: "
             "nobody is hidden."
         )
     ]
