@@ -141,7 +141,7 @@ def test_a_browser_shows_all_of_it_and_asks_nobody(browser, request, which, widt
     assert seen.complaints == []
     assert seen.requests == [(folder / "report.html").resolve().as_uri()]
     drawn = {path.stem for path in (folder / "figures").glob("*.png")}
-    few = {"mobility", "risk-map", "training"}
+    few = {"risk-map", "training"}
     assert drawn == (FIGURES if which == "reported" else few)
     assert len(seen.images) == len(drawn)
     for image in seen.images:

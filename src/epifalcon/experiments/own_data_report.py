@@ -301,10 +301,12 @@ def _how_sure(results: RunResults) -> list[Part]:
         said = accuracy_in_words(own, own.tested, inputs)
     parts.append(Text(said, "findings"))
     table = run_tables.accuracy_table(results.outcomes)
-    parts.append(Text([_scope(inputs)], "note"))
     if table.rows:
         terms = [list(item) for item in glossary(table.columns).items()]
-        parts += [table, Table("Glossary", ["term", "meaning"], terms)]
+        parts += [Text([_scope(inputs)], "note"), table]
+        parts.append(Table("Glossary", ["term", "meaning"], terms))
+    if any(one.checks for one in results.outcomes):
+        parts.append(run_tables.methods_table(results.outcomes))
     return parts
 
 
@@ -388,6 +390,8 @@ def _basis(results: RunResults, own: OwnResults) -> list[Part]:
     traces, known, clock = inputs.reported, inputs.known, inputs.reported.clock
     first, end = day_name(clock, 0), last_day(inputs)
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
+    kinds = ", ".join(kind.name for kind in known.kinds)
+    because = inputs.prepared.experiment.labels.tested_because
     said = [
         (
             f"{traces.people:,} people, {len(traces.regions):,} regions, {clock.days} "
@@ -396,7 +400,8 @@ def _basis(results: RunResults, own: OwnResults) -> list[Part]:
         f"People were observed in {traces.observed_share:.0%} of these slots.",
         (
             f"{tested:,} people ({tested / traces.people:.0%}) were tested, "
-            f"{positive:,} of them positive."
+            f"{positive:,} of them positive. Kind of test: {kinds}; tested because: "
+            f"{because}."
         ),
         run_tables.disease(inputs, results.outcomes[0]),
         _meaning(results),
@@ -410,12 +415,15 @@ def _basis(results: RunResults, own: OwnResults) -> list[Part]:
 
 def _meaning(results: RunResults) -> str:
     end = last_day(results.inputs)
-    text = (
-        f"`risk` is the probability of an infection at any time until the end of {end}"
-    )
-    if results.outcomes[0].scores.now is not None:
-        text += ", `risk_now` of being infected (exposed or infectious) at that time"
-    return f"{text}. Neither uses the person's own test."
+    ever = f"an infection at any time until the end of {end}"
+    own = results.outcomes[0]
+    if own.scores.now is not None:
+        return (
+            f"`risk` is the probability of {ever}, `risk_now` of being infected "
+            "(exposed or infectious) at that time. Neither uses the person's own test."
+        )
+    what = "the probability" if entry(own.method).uses_pathogen else "a score"
+    return f"`risk` is {what} of {ever}."
 
 
 def _coverage_table(own: OwnResults) -> Table:
