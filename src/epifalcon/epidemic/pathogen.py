@@ -48,11 +48,11 @@ class Pathogen(Checked):
 
 SARS_COV_2 = Pathogen(name="sars-cov-2", beta=0.405, alpha=0.2564, mu=0.071)
 OMICRON = Pathogen(name="omicron", beta=0.766, alpha=0.6579, mu=0.071)
-UNKNOWN = Pathogen(name="unknown", beta=0.4, alpha=0.35, mu=0.14)
+UNKNOWN_PATHOGEN = Pathogen(name="unknown", beta=0.4, alpha=0.35, mu=0.14)
 """A respiratory infection of unknown rates: 3 days latent, 7 days infectious."""
 
 PATHOGENS = MappingProxyType(
-    {each.name: each for each in (SARS_COV_2, OMICRON, UNKNOWN)}
+    {each.name: each for each in (SARS_COV_2, OMICRON, UNKNOWN_PATHOGEN)}
 )
 """Built-in pathogens by name."""
 PATHOGEN_CHOICES = (
