@@ -174,7 +174,8 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
         now = f"{scores.now_tested.sum():,.0f}"
         cards.append((now, "expected to be infected on the last day"))
     cards.append((f"{inputs.reported.observed_share:.0%}", "of their time observed"))
-    if (tested := results.outcomes[0].tested) is not None:
+    tested = results.outcomes[0].tested
+    if tested is not None and tested.auc.estimate is not None:
         label = "AUC on tested people, out-of-fold"
         if tested.selected:
             label = "AUC on the tested people who chose the model"
@@ -200,8 +201,9 @@ def _whom(results: RunResults, own: OwnResults) -> list[Part]:
         return [*parts, Text([f"Everybody was tested. Everybody's risk: `{predict}`"])]
     if own.found is None:
         reason = (
-            f"No number of infected people to expect: the scores of "
-            f"{results.outcomes[0].title} rank people and are not probabilities."
+            f"The scores of {results.outcomes[0].title} are not probabilities, and too "
+            "few tested people were held back to recalibrate them: no number of "
+            "infected people can be expected."
         )
         parts.append(Text([reason], "findings"))
     else:
@@ -325,7 +327,8 @@ def accuracy_in_words(
             f"{100 * auc.estimate:.0f}{within}; by chance it would be 50."
         )
     scores = outcome.scores
-    if scores.masked is not None and scores.masked_risk is not None:
+    has_both = 0 < tested.positives < tested.people
+    if has_both and scores.masked is not None and scores.masked_risk is not None:
         positive = inputs.known.status[scores.masked] == 1
         count = tested.positives
         top = np.argsort(-scores.masked_risk, kind="stable")[:count]

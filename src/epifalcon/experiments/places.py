@@ -35,6 +35,7 @@ _BLOCK = 2_000_000
 """Maximum number of (person, slot) pairs in memory at a time."""
 _MOST = 0.8
 """Share of the infections of a place and day within the hours that are listed."""
+_LEAST_SHOWN = 0.005
 _TINY = 1e-300
 
 
@@ -204,6 +205,8 @@ def shown_table(table: pl.DataFrame, by: By = "place") -> Table:
     """Format the rows of ``PlaceInfections.table``."""
     rows = []
     for row in table.iter_rows(named=True):
+        if row["expected_infections"] < _LEAST_SHOWN:
+            continue
         day = str(row["day"])
         if row["date"] is not None:
             day = f"{row['date']} {row['weekday'][:3]}"
