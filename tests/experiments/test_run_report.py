@@ -217,12 +217,14 @@ def test_hidden_people_of_one_kind_do_not_stop_the_report(ended, infected):
     assert kept.values["prevalence"] == infected
 
 
-def test_a_kill_at_any_change_can_be_resumed(ended):
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_kill_at_any_change_can_be_resumed(ended, hidden):
     number, killed = 1, True
+    inputs = ended if hidden else replace(ended, epidemic=None)
     while killed:
         try:
             with disk(ended.folder, killed_at(number)):
-                write_results(ended, outcomes())
+                write_results(inputs, outcomes(hidden))
             killed = False
         except Killed:
             assert not finished(ended.folder)
