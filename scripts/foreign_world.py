@@ -4,7 +4,7 @@
     scripts/foreign_world.py towns mixed --people 2000 --seed 1 --out towns
     epifalcon import --visits towns/visits.csv --kind stays --slot-hours 8 \
         --tests towns/tests.csv --out towns-city
-    epifalcon run --city towns-city --known towns-city --out towns-run
+    epifalcon run --city towns-city --pathogen sars-cov-2 --out towns-run
 
 towns/truth.csv has the true course of each infection, for comparison afterwards.
 """

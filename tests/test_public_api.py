@@ -17,6 +17,7 @@ import epifalcon as ef
 HEAVY = ("torch", "numba", "matplotlib", "polars", "scipy", "sklearn", "nvflare")
 PLOTS = {"torch", "matplotlib", "polars"}
 OTHERS = {
+    "UNKNOWN_PATHOGEN",
     *("Clock", "Flows", "LabelSettings", "MobilityModel", "Regions", "Streams"),
     *("build_city", "draw_labels", "measure"),
 }

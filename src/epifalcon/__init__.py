@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from epifalcon.epidemic.outbreak import Outbreak as Outbreak
     from epifalcon.epidemic.pathogen import OMICRON as OMICRON
     from epifalcon.epidemic.pathogen import SARS_COV_2 as SARS_COV_2
+    from epifalcon.epidemic.pathogen import UNKNOWN_PATHOGEN as UNKNOWN_PATHOGEN
     from epifalcon.epidemic.pathogen import Pathogen as Pathogen
     from epifalcon.epidemic.seir import simulate as simulate
     from epifalcon.epidemic.settings import OutbreakSettings as OutbreakSettings
@@ -67,7 +68,7 @@ _NAMES = {
     "epidemic.ground_truth": "GroundTruth",
     "epidemic.labels": "LabelSettings draw_labels",
     "epidemic.outbreak": "Outbreak",
-    "epidemic.pathogen": "OMICRON Pathogen SARS_COV_2",
+    "epidemic.pathogen": "OMICRON Pathogen SARS_COV_2 UNKNOWN_PATHOGEN",
     "epidemic.seir": "simulate",
     "epidemic.settings": "OutbreakSettings",
     "epidemic.test_results": "TestResults",
@@ -103,7 +104,7 @@ _PLACES = {
 
 _UNLISTED = {
     *("Clock", "Flows", "LabelSettings", "MobilityModel", "Regions", "Streams"),
-    *("build_city", "draw_labels", "measure"),
+    *("UNKNOWN_PATHOGEN", "build_city", "draw_labels", "measure"),
 }
 # For type checkers: the other names are exported by their imports above.
 __all__ = ["HBP", "HGNN"]

@@ -15,6 +15,7 @@ CASES = {
     "run --preset hamlet+saf": "hamlet+safer",
     "presets larger-s": "larger-sars",
     "run --mode s": "sums",
+    "run --pathogen omi": "omicron",
     "import --kind ch": "checkins",
     "run --set city.p": "city.people=",
     "run --set pathogen.n": "pathogen.name=",

@@ -181,5 +181,6 @@ def test_contacts_without_locations_run_up_to_the_report(epifalcon, tmp_path):
     ).json
     assert (made["people"], made["extent"], made["share_if_filled"]) == (12, None, None)
     words = ("--city", tmp_path / "in", "--known", tmp_path / "in", "--method", "hbp")
+    words = (*words, "--pathogen", "omicron")
     assert epifalcon("run", *words, "--out", tmp_path / "out").code == 0
     assert "no coordinates" in (tmp_path / "out" / "report.html").read_text()

@@ -24,7 +24,8 @@ SETTINGS = (
 )
 QUICK = (*TINY, *with_set(SETTINGS))
 STATUS = ("--set", "model.input=status")
-COLUMNS = ["person", "risk", "rank", "percentile", "known"]
+COLUMNS = ["person", "risk", "risk_now", "observed", "tested", "evidence"]
+COLUMNS += ["rank", "percentile", "known"]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,9 @@ def printed(text):
 def rows_of(table):
     return [
         [f"{number}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
-        for number, (person, risk, _, percentile, _) in enumerate(table.iter_rows(), 1)
+        for number, (person, risk, percentile) in enumerate(
+            table.select("person", "risk", "percentile").iter_rows(), 1
+        )
     ]
 
 

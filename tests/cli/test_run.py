@@ -139,6 +139,7 @@ def own_data(epifalcon, tmp_path):
     return tmp_path / "own"
 
 
+DISEASE = ("--pathogen", "omicron")
 FALCON = ("--set", "model.rounds=2", "--set", "pseudo.domains.least_regions=5")
 SETTINGS_FILE = 'extends = "hamlet"\nmethod = "soft-dct-ratio"\n'
 
@@ -146,11 +147,14 @@ SETTINGS_FILE = 'extends = "hamlet"\nmethod = "soft-dct-ratio"\n'
 @pytest.mark.parametrize(
     ("words", "method"),
     [
-        (("--known", "OWN"), "falcon-field"),
+        (("--known", "OWN", *DISEASE), "falcon-field"),
         (("--preset", "hamlet", "--known", "OWN"), "falcon-field"),
         (("--preset", "hamlet"), "falcon-field"),
-        (("--known", "OWN", "--method", "soft-dct-ratio"), "soft-dct-ratio"),
-        (("--known", "OWN", "--set", "method=soft-dct-ratio"), "soft-dct-ratio"),
+        (("--known", "OWN", *DISEASE, "--method", "soft-dct-ratio"), "soft-dct-ratio"),
+        (
+            ("--set", "pathogen=omicron", "--set", "method=soft-dct-ratio"),
+            "soft-dct-ratio",
+        ),
         (("--known", "OWN", "--preset", "FILE"), "soft-dct-ratio"),
     ],
 )
@@ -167,6 +171,46 @@ def test_own_data_has_falcon_field_as_default_method(
     for again in ((), words, ("--city", own_data)):
         found = epifalcon("run", "--resume", *again, "--out", out, "--json").json
         assert found["method"] == method
+
+
+def test_the_disease_of_own_data_must_be_named(epifalcon, own_data, tmp_path):
+    words = ("run", "--city", own_data, "--out")
+    for more in ((), ("--set", "pathogen.beta=0.3"), ("--method", "falcon")):
+        said = epifalcon(*words, tmp_path / "none", *more)
+        said.require_error(2, "the pathogen of these people is missing", alone=True)
+        assert "sars-cov-2, omicron, FILE.toml" in said.err
+        assert "unknown (rates are estimated)" in said.err
+    said = epifalcon(*words, tmp_path / "none", "--pathogen", "omikron")
+    said.require_error(2, "did you mean 'omicron'", alone=True)
+    (tmp_path / "flu.toml").write_text("beta = 0.3\nalpha = 0.5\n")
+    said = epifalcon(*words, tmp_path / "none", "--pathogen", tmp_path / "flu.toml")
+    said.require_error(2, "flu.toml: needs mu", alone=True)
+    (tmp_path / "flu.toml").write_text("beta = 0.3\nalpha = 0.5\nmu = 0.2\n")
+    said = epifalcon(*words, tmp_path / "flu", "--pathogen", tmp_path / "flu.toml")
+    assert (
+        "Disease: flu (assumed: 2.0 days from infection to being infectious, "
+        "5.0 days infectious, R0 1.5)" in said.out
+    )
+    summary = json.loads((tmp_path / "flu" / "summary.json").read_text())
+    assert summary["pathogen"] == "flu"
+    assert "Disease: flu (assumed" in (tmp_path / "flu" / "report.html").read_text()
+
+
+def test_an_unknown_disease_is_only_for_methods_that_estimate_rates(
+    epifalcon, own_data, tmp_path
+):
+    words = ("run", "--city", own_data, "--pathogen", "unknown", "--out")
+    for more in (("--method", "hbp"), ("--beside", "mean-field")):
+        said = epifalcon(*words, tmp_path / "none", *more)
+        said.require_error(2, "needs the rates of the disease", alone=True)
+    said = epifalcon(*words, tmp_path / "none", "--simulate")
+    said.require_error(2, "needs rates to be simulated", alone=True)
+    figures = epifalcon(*words, tmp_path / "run", "--json").json
+    assert figures["pathogen"] == "unknown"
+    experiment = Experiment.load(str(tmp_path / "run" / "settings.toml"))
+    assert experiment.believed_pathogen.is_unknown
+    page = html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert "--pathogen unknown" in page
 
 
 MARK = "SIMULATED: the outbreak and all test results are simulated on the traces of"
@@ -213,14 +257,18 @@ def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     both = epifalcon("run", "--city", own_data, "--known", "trial", "--out", "both")
     both.require_error(2, "these test results are simulated")
     # A run with the tests that were imported has no mark.
-    said = epifalcon("run", "--city", own_data, "--out", "real", "--json")
+    said = epifalcon("run", "--city", own_data, *DISEASE, "--out", "real", "--json")
     assert not said.json["simulated_on_real_people"]
     assert MARK not in Path("real/report.html").read_text() + said.err
     epifalcon("predict", "real", "--out", "real.csv")
+    assert Path("real/risks.csv").read_text() == Path("real.csv").read_text()
+    assert not Path("trial/risks.csv").exists()
     assert "simulated_on_real_people" not in Path("real.csv").read_text()
 
 
-@pytest.mark.parametrize("words", [(), ("--known", "own"), ("--simulate",)])
+@pytest.mark.parametrize(
+    "words", [DISEASE, ("--known", "own", *DISEASE), ("--simulate",)]
+)
 def test_the_command_of_a_report_repeats_the_run(
     epifalcon, own_data, tmp_path, monkeypatch, words
 ):
@@ -246,7 +294,7 @@ def test_the_command_of_a_report_repeats_the_run(
 
 
 def test_the_mode_is_that_of_the_method_that_runs(epifalcon, own_data, tmp_path):
-    words = ("--city", own_data, "--known", own_data, "--json", "--out")
+    words = ("--city", own_data, "--known", own_data, *DISEASE, "--json", "--out")
     said = epifalcon("run", *words, tmp_path / "field", "--mode", "sums")
     assert said.json["method"] == "falcon-field"
     settings = Experiment.load(str(tmp_path / "field" / "settings.toml"))
@@ -293,7 +341,7 @@ def test_others_read_no_output_from_data_that_they_cannot_read(
 def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     epifalcon, own_data, tmp_path, mode
 ):
-    words = ("run", "--city", own_data, "--known", own_data, "--mode", mode, "--json")
+    words = ("run", "--city", own_data, *DISEASE, "--mode", mode, "--json")
     outs = [tmp_path / name for name in ("one", "two", "fixed", "again")]
     said = [
         epifalcon(*words, "--out", out, *(["--insecure-seed"] if number > 1 else []))
@@ -315,10 +363,11 @@ def test_noise_on_own_data_comes_from_a_secret_that_no_output_holds(
     for words in (
         ("predict", outs[0], "--out"),
         ("explain", outs[0], person, "--out"),
+        ("places", outs[0], "--out"),
         ("audit", outs[0], "--out"),
         ("inspect", outs[0], "--out"),
         ("outbreak", "--city", outs[0], "--out"),
-        ("run", "--city", outs[0], "--known", outs[0], "--method", "hbp", "--out"),
+        ("run", "--city", outs[0], *DISEASE, "--method", "hbp", "--out"),
     ):
         refused = epifalcon(*words, outs[0] / "figures" / "it.csv")
         refused.require_error(6, "among the shareable files")

@@ -11,7 +11,8 @@ from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import FinishedRun, finish
 from tests.experiments.field_runs import made, write_visits
 
-COLUMNS = ["person", "risk", "rank", "percentile", "known", "risk_now"]
+COLUMNS = ["person", "risk", "risk_now", "observed", "tested", "evidence"]
+COLUMNS += ["rank", "percentile", "known"]
 
 
 @pytest.fixture(scope="module")

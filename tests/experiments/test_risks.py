@@ -12,21 +12,52 @@ from epifalcon.epidemic.test_kinds import EVER
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments.risk_table import Risks, require_writable
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.coverage import TraceCoverage
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import UNKNOWN
 
 
 def risks_of(probability, status=None, names=None):
     known = [-1] * len(probability) if status is None else status
-    return Risks(np.array(probability, float), np.array(known, np.int8), names)
+    people = len(probability)
+    coverage = TraceCoverage(np.full(people, 0.5), np.ones(people, bool))
+    risk, status = np.array(probability, float), np.array(known, np.int8)
+    return Risks(risk, status, names, now=risk / 2, coverage=coverage)
 
 
 def test_a_table_worked_by_hand():
     risks = risks_of([0.2, 0.9, 0.2, 0.5], [-1, 1, 0, -1], ("d", "c", "b", "a"))
-    assert risks.table.rows() == [
+    columns = ("person", "risk", "rank", "percentile", "known")
+    assert risks.table.select(columns).rows() == [
         ("a", 0.5, 2, 75.0, None),
         ("d", 0.2, 3, 50.0, None),
         ("c", 0.9, 1, 100.0, "positive"),
         ("b", 0.2, 3, 50.0, "negative"),
     ]
+    assert risks.table["tested"].to_list() == [False, False, True, True]
+
+
+def test_a_risk_without_contacts_or_observations_is_marked():
+    # Ten slots of one day; the second day has no visits at all.
+    by_slot = np.full((20, 5), UNKNOWN, np.int32)
+    by_slot[:10, 0] = 0  # Always observed, with 1 in slot 3 only.
+    by_slot[3, 1] = 0
+    by_slot[:10, 2] = 1  # Always alone.
+    by_slot[:9, 3] = 0  # Together with 0.
+    clock = Clock(2.4, 2)
+    city = Traces(by_slot, clock, Regions("poi", np.zeros((2, 2))))
+    coverage = TraceCoverage.of(city)
+    status = np.full(5, -1, np.int8)
+    risks = Risks(np.linspace(0.9, 0.5, 5), status, coverage=coverage).table
+    assert risks["observed"].to_list() == [1.0, 0.1, 1.0, 0.9, 0.0]
+    assert risks["evidence"].to_list() == [
+        *("ok", "ok", "no contacts observed", "ok", "not observed")
+    ]
+    assert risks["risk_now"].null_count() == 5
+    # At 9 of 100 slots, observations are few.
+    shown = TraceCoverage(np.array([0.09]), np.array([True])).evidence
+    assert shown.tolist() == ["few observations"]
 
 
 def test_the_highest_risks_are_those_of_people_to_test_next():
@@ -58,7 +89,8 @@ def test_rank_and_percentile_by_counting(probability):
     table = risks_of(probability).table
     people = len(probability)
     assert sorted(table["person"].to_list()) == list(range(people))
-    for person, risk, rank, percentile, _ in table.iter_rows():
+    shown = table.select("person", "risk", "rank", "percentile")
+    for person, risk, rank, percentile in shown.iter_rows():
         assert risk == probability[person]
         assert rank == 1 + sum(other > risk for other in probability)
         not_higher = sum(other <= risk for other in probability)

@@ -9,6 +9,7 @@ from epifalcon import store
 from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
+from epifalcon.epidemic.settings import with_infected_share
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import Experiment

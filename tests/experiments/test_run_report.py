@@ -141,7 +141,7 @@ def test_a_browser_shows_all_of_it_and_asks_nobody(browser, request, which, widt
     assert seen.complaints == []
     assert seen.requests == [(folder / "report.html").resolve().as_uri()]
     drawn = {path.stem for path in (folder / "figures").glob("*.png")}
-    few = {"mobility", "risk-map", "training"}
+    few = {"risk-map", "training"}
     assert drawn == (FIGURES if which == "reported" else few)
     assert len(seen.images) == len(drawn)
     for image in seen.images:
@@ -217,12 +217,14 @@ def test_hidden_people_of_one_kind_do_not_stop_the_report(ended, infected):
     assert kept.values["prevalence"] == infected
 
 
-def test_a_kill_at_any_change_can_be_resumed(ended):
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_kill_at_any_change_can_be_resumed(ended, hidden):
     number, killed = 1, True
+    inputs = ended if hidden else replace(ended, epidemic=None)
     while killed:
         try:
             with disk(ended.folder, killed_at(number)):
-                write_results(ended, outcomes())
+                write_results(inputs, outcomes(hidden))
             killed = False
         except Killed:
             assert not finished(ended.folder)

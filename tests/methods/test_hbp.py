@@ -7,7 +7,7 @@ from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.sellke import Variation
-from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings, with_infected_share
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import minimize
 
-from epifalcon.epidemic.pathogen import UNKNOWN, Pathogen
+from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.types import Floats
 
 _NAMES = ("r0", "seed_share", "latent_days", "infectious_days")
@@ -80,7 +80,8 @@ def estimate_rates(loss: Callable[[Disease], float], prior: Disease) -> RateEsti
         best,
         method="Nelder-Mead",
         options={
-            "initial_simplex": best + np.vstack([np.zeros(size), -np.diag(_STEPS[:size])]),
+            "initial_simplex": best
+            + np.vstack([np.zeros(size), -np.diag(_STEPS[:size])]),
             "maxfev": _EVALUATIONS_PER_RATE * size,
             "xatol": 0.05,
             "fatol": _TOLERANCE,
@@ -88,13 +89,15 @@ def estimate_rates(loss: Callable[[Disease], float], prior: Disease) -> RateEsti
     )
     best = points[int(np.argmin(values))]
     spread = _QUANTILE * _deviations(np.array(points), np.array(values))
-    ends = [_rates(_changed(prior, logs)) for logs in (best, best - spread, best + spread)]
+    ends = [
+        _rates(_changed(prior, logs)) for logs in (best, best - spread, best + spread)
+    ]
     limits = dict(zip(_NAMES[:size], zip(*ends, strict=True), strict=False))
     return RateEstimate(_changed(prior, best), limits)
 
 
 def _dimensions(pathogen: Pathogen) -> int:
-    return 4 if pathogen.name == UNKNOWN.name else 2
+    return 4 if pathogen.is_unknown else 2
 
 
 def _changed(prior: Disease, logs: Floats) -> Disease:
@@ -116,7 +119,9 @@ def _deviations(points: Floats, values: Floats) -> Floats:
     size, near = points.shape[1], values <= values.min() + _NEAR
     row, column = np.triu_indices(size)
     offset = points[near] - points[values.argmin()]
-    design = np.hstack([np.ones((len(offset), 1)), offset, offset[:, row] * offset[:, column]])
+    design = np.hstack(
+        [np.ones((len(offset), 1)), offset, offset[:, row] * offset[:, column]]
+    )
     fit = np.linalg.lstsq(design, values[near], rcond=None)[0][1 + size :]
     curvature = np.zeros((size, size))
     curvature[row, column] = fit

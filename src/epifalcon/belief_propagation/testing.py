@@ -3,8 +3,10 @@
 Everybody is tested at a background rate per day, and at an additional rate in the days
 after the onset of symptoms, until the first positive test. Both rates are estimated
 between sweeps by expectation maximisation from sums over people: tests and people, in
-all and in the days after an onset, by day. Onset follows infection by the latent time
-and the time to symptoms, for the share of people who develop any.
+all and in the days after an onset, by day. Tests for reasons that do not depend on
+infection are left out; a stated onset is of this disease or of another cause. Onset
+follows infection by the latent time and the time to symptoms, for the share of people
+who develop any.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_kinds import IGNORABLE, REASONS
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask
@@ -77,6 +80,9 @@ class TestHistories:
     onset: Floats
     """Probability of an onset of symptoms k days after infection; sums to the share of
     people who develop symptoms."""
+    stated: NDArray[np.int64]
+    """History, day of the test and stated day of onset, (tests with an onset, 3).
+    Symptoms of this disease, or of other causes, began on that day."""
 
     @classmethod
     def of(
@@ -90,11 +96,12 @@ class TestHistories:
         """Collect the histories; ``excluded`` (people,) are no evidence."""
         people, which = np.unique(known.person, return_inverse=True)
         day = known.slot // clock.slots_per_day
+        counts = ~np.isin(known.reason, [REASONS.index(one) for one in IGNORABLE])
         of_person = np.zeros(known.people, np.int32)
         of_person[people] = 1 + np.arange(len(people))
         of_person[excluded] = 1 + len(people)
         tested = np.zeros((2 + len(people), clock.days))
-        tested[1 + which, day] = 1
+        tested[1 + which[counts], day[counts]] = 1
         last = np.full(len(tested), clock.days)
         np.minimum.at(last, 1 + which[known.positive], day[known.positive])
         at_risk = (np.arange(clock.days) <= last[:, None]).astype(np.float64)
@@ -104,7 +111,11 @@ class TestHistories:
         latent, wait = np.exp(-np.outer([pathogen.alpha, rule.onset_rate], days))
         onset = np.convolve(latent, wait)[:_DELAY_DAYS]
         onset *= rule.symptomatic_share / onset.sum()
-        return cls(of_person, tested * at_risk, at_risk, onset)
+        tested *= at_risk
+        first = known.onset // clock.slots_per_day
+        stated = np.stack([1 + which, day, first], axis=1)[counts & (known.onset >= 0)]
+        stated = np.unique(stated[tested[stated[:, 0], stated[:, 1]] > 0], axis=0)
+        return cls(of_person, tested, at_risk, onset, stated)
 
     def likelihood(self, rates: Floats) -> Floats:
         """Return the likelihood by day of infection, (histories, days + 1).
@@ -136,26 +147,40 @@ class TestHistories:
         begin = np.maximum(np.arange(days) + 1 - SYMPTOM_DAYS, 0)
         window = (total[:, 1:] - total[:, begin]) * self.at_risk
         count = np.bincount(self.of_person, minlength=len(self.tested))[:, None]
+        in_window = window * self._without_onset
+        history, day, onset = self.stated.T
+        np.add.at(in_window, (history, day), onsets[history, onset])
         return np.stack(
             [
-                (window * self.tested).sum(axis=0),
+                in_window.sum(axis=0),
                 (count * self.tested).sum(axis=0),
                 window.sum(axis=0),
                 (count * self.at_risk).sum(axis=0),
             ]
         )
 
+    @property
+    def _without_onset(self) -> Floats:
+        """1 on days with a test without a stated onset, (histories, days)."""
+        found = self.tested.copy()
+        found[self.stated[:, 0], self.stated[:, 1]] = 0
+        return found
+
     def _by_onset(self, rates: Floats) -> Floats:
         """Return the relative likelihood by onset, (histories, days + delays)."""
         background, symptomatic = rates[:-1], rates[-1]
         either = 1 - (1 - background) * (1 - symptomatic)
-        gain = np.where(
-            self.tested > 0, np.log(either / background), np.log1p(-symptomatic)
-        )
+        gain = np.where(self.tested > 0, 0.0, np.log1p(-symptomatic))
+        gain += self._without_onset * np.log(either / background)
         total = np.pad((gain * self.at_risk).cumsum(axis=1), ((0, 0), (1, 0)))
         day = np.arange(len(background))
         end = np.minimum(day + SYMPTOM_DAYS, len(background))
         found = np.exp(total[:, end] - total[:, day])
+        # Symptoms of other causes began on any of the days before the test.
+        history, test, first = self.stated.T
+        np.multiply.at(
+            found, (history, first), 1 + symptomatic * SYMPTOM_DAYS / background[test]
+        )
         return np.pad(found, ((0, 0), (0, len(self.onset))), constant_values=1.0)
 
     def _by_infection(self, by_onset: Floats) -> Floats:

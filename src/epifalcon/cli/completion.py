@@ -36,6 +36,13 @@ def modes(incomplete: str) -> list[str]:
     return _matching(names, incomplete)
 
 
+def pathogens(incomplete: str) -> list[str]:
+    """Complete the name of a pathogen."""
+    from epifalcon.epidemic.pathogen import PATHOGENS
+
+    return _matching(PATHOGENS, incomplete)
+
+
 def kinds(incomplete: str) -> list[str]:
     """Complete a kind of visits."""
     from epifalcon.mobility.io.settings import Kind

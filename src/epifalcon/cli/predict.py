@@ -67,9 +67,10 @@ def predict(
     The file lists people without a test first, then tested people, each by
     falling risk. rank: 1 for the highest risk of all people; equal risks share
     the best rank. percentile: percentage of people without a higher risk.
-    known: the person's own test result. In a private run, predicting for new
-    people is a release: it is added to the ledger, and refused if the privacy
-    budget does not suffice.
+    known: the person's own test result. observed: share of the person's slots
+    with an observation. evidence: ok, or why a risk rests on too little. In a
+    private run, predicting for new people is a release: it is added to the
+    ledger, and refused if the privacy budget does not suffice.
 
     Examples:
       epifalcon predict runs/demo --out risks.csv
@@ -130,6 +131,7 @@ def predict(
     columns = ["person", "risk", "percentile"]
     columns += ["known"] if tested else []
     columns += [] if risks.now is None else ["risk_now"]
+    columns += ["evidence"] if any(one["evidence"] != "ok" for one in highest) else []
     title = f"Highest risks of {_people(len(risks))}"
     if risks.simulated_on_real_people:
         console.note(SIMULATED)

@@ -32,6 +32,15 @@ def run(
             "--simulate",
         ),
     ] = False,
+    pathogen: Annotated[
+        str | None,
+        option(
+            "Disease: sars-cov-2, omicron, FILE.toml with beta, alpha and mu per day, "
+            "or unknown (rates are estimated). Required with test results of imported "
+            "people; otherwise that of the preset.",
+            complete=completion.pathogens,
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         option(
@@ -99,18 +108,21 @@ def run(
     """Predict who is infected, on simulated or imported data, and write a report.
 
     Without --city a city and an outbreak are simulated. With an imported --city
-    its own test results are used, unless --known or --simulate is given. A
-    stopped run resumes with --resume and gives the same result. The folder of a
-    run contains its data, settings and results.
+    its own test results are used, unless --known or --simulate is given, and
+    --pathogen must name the disease. A stopped run resumes with --resume and
+    gives the same result. The folder of a run contains its data, settings and
+    results.
 
     Examples:
       epifalcon run --preset hamlet --mode local --beside hgnn --out runs/local
-      epifalcon run --city mycity --out runs/mycity
+      epifalcon run --city mycity --pathogen omicron --out runs/mycity
       epifalcon run --resume --out runs/local
     """
+    from epifalcon.epidemic.pathogen import find_pathogen
     from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished, resume_command
     from epifalcon.experiments.simulation import choose_settings, choose_tests
+    from epifalcon.settings import as_plain
     from epifalcon.streams import PRIVATE
 
     if resume and overwrite:
@@ -122,6 +134,8 @@ def run(
     chosen: dict[str, Any] = {} if method is None else {"method": method}
     if beside:
         chosen["beside"] = beside
+    if pathogen is not None:
+        chosen["pathogen"] = as_plain(find_pathogen(pathogen))
     if record_view is not None:
         chosen["view"] = {"people": record_view}
     if tested_because is not None:
@@ -172,6 +186,8 @@ def run(
     console.figures({**shown, "out": str(out)})
     for method, why in finished_run.values.get("failed", {}).items():
         console.note(f"{method} has no result: {why}")
+    for sentence in finished_run.sentences:
+        console.say(sentence)
     console.tables(finished_run.tables)
     for note in finished_run.notes:
         console.note(note)

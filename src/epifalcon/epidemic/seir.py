@@ -69,6 +69,10 @@ def simulate(
             "simulate takes (traces, pathogen), that is Traces and a Pathogen such as "
             f"SARS_COV_2, not {type(traces).__name__} and {type(pathogen).__name__}"
         )
+    if pathogen.is_unknown:
+        raise SettingsError(
+            "pathogen='unknown': an outbreak needs rates to be simulated: name another"
+        )
     settings = default_outbreak() if settings is None else settings
     streams = Streams(seed)
     draw = streams.numpy("outbreak") if rng is None else rng

@@ -22,6 +22,8 @@ of visits that the traces contain. ``symptoms`` and ``unknown``: at a rate that 
 higher after symptoms begin."""
 REASONS: tuple[TestReason, ...] = get_args(TestReason)
 """Reasons in the order of their numbers in ``TestResults.reason``."""
+IGNORABLE: tuple[TestReason, ...] = ("random", "contact")
+"""Reasons for which being tested is no evidence of infection."""
 _LEAST_SENSITIVITY = 0.005
 
 

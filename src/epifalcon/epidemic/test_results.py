@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.checks import at_least, same_length, vectors
-from epifalcon.epidemic.test_kinds import EVER, REASONS, TestKind
+from epifalcon.epidemic.test_kinds import EVER, IGNORABLE, REASONS, TestKind, TestReason
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
@@ -217,6 +217,27 @@ class TestResults:
         status[self.person[self.positive]] = 1
         status.setflags(write=False)
         return status
+
+    def with_reason(self, assumed: TestReason) -> "TestResults":
+        """Return the tests with ``assumed`` where some reasons, but not all, are given.
+
+        Without any reason the record is returned as it is.
+        """
+        given = self.reason != NOT_GIVEN
+        if not given.any():
+            return self
+        reason = np.where(given, self.reason, np.int8(REASONS.index(assumed)))
+        return replace(self, reason=reason)
+
+    def because(self, assumed: TestReason) -> TestReason:
+        """Return the common reason of all tests, ``assumed`` where none is given.
+
+        It is ``unknown`` if being tested is evidence for some tests only.
+        """
+        found = {REASONS[one] if one >= 0 else assumed for one in set(self.reason)}
+        if not found or found <= {*IGNORABLE}:
+            return "random" if found else assumed
+        return found.pop() if len(found) == 1 else "unknown"
 
     @property
     def tested(self) -> Mask:

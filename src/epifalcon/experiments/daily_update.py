@@ -22,6 +22,7 @@ from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.field.sliding_window import KIND, FieldWindow, NewDay
 from epifalcon.methods.registry import entry
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.visits import MoreVisits, fill_gaps
 from epifalcon.types import UNKNOWN
 
@@ -176,8 +177,9 @@ def risks_of(window: FieldWindow) -> Risks:
     the messages of others depend on these tests.
     """
     _, now = window.risks()
-    names = window.traces.names
-    return Risks(now.ever, window.boundary.status, names, now=now.tested)
+    names, coverage = window.traces.names, TraceCoverage.of(window.traces)
+    status = window.boundary.status
+    return Risks(now.ever, status, names, now=now.tested, coverage=coverage)
 
 
 def explain_in_window(

@@ -3,7 +3,8 @@
 Settings come from a preset or a TOML file, which may start with ``extends = "hamlet"``.
 Layers are applied on top, as in ``hamlet+safer``; overrides such as
 ``city.people=5000`` are applied last. ``pathogen = "omicron"`` is short for its rates,
-``outbreak.rule = "authors"`` for the settings of that rule; other keys override them.
+``pathogen = "flu.toml"`` for those in a file, and ``outbreak.rule = "authors"`` for the
+settings of that rule; other keys override them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,11 @@ class Experiment:
         for method in (self.method, *self.beside):
             if entry(method).settings_tables:
                 self.settings_of(method)
+            if self.pathogen.is_unknown and entry(method).needs_rates:
+                raise SettingsError(
+                    f"{method} needs the rates of the disease: name the pathogen, or "
+                    f"use {OWN_DATA_METHOD}, which estimates them"
+                )
         for method, values in self.rivals.items():
             if tables := entry(method).settings_tables:
                 named = ", ".join(f"[{name}]" for name in tables)
@@ -198,6 +204,16 @@ class Experiment:
         import tomli_w
 
         return tomli_w.dumps(without_none(as_plain(self)))
+
+
+def names_pathogen(
+    source: str | Plain, overrides: Sequence[str] = (), options: Plain | None = None
+) -> bool:
+    """Return True if these arguments of ``Experiment.load`` name the pathogen."""
+    values = _read(source) if isinstance(source, str) else source
+    keys = {assignment.partition("=")[0].strip() for assignment in overrides}
+    named = "pathogen" in {*values, *(options or {})}
+    return named or bool(keys & {"pathogen", "pathogen.name"})
 
 
 def preset_names() -> list[str]:

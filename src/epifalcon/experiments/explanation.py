@@ -66,8 +66,13 @@ class Exposure:
     @property
     def hours(self) -> str:
         """Begin and end as clock times."""
-        times = (divmod(round(60 * hour), 60) for hour in (self.begin, self.end))
-        return "-".join(f"{hour:02d}:{minute:02d}" for hour, minute in times)
+        return clock_hours(self.begin, self.end)
+
+
+def clock_hours(begin: float, end: float) -> str:
+    """Format two hours of the day as clock times."""
+    times = (divmod(round(60 * hour), 60) for hour in (begin, end))
+    return "-".join(f"{hour:02d}:{minute:02d}" for hour, minute in times)
 
 
 @dataclass(frozen=True, eq=False)

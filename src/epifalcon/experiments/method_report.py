@@ -16,11 +16,12 @@ from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import without_none
 from epifalcon.experiments.explanation import Explanation, explain_person, find_person
-from epifalcon.experiments.risk_table import OPTIONAL, Risks
+from epifalcon.experiments.places import PlaceInfections, place_infections
+from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.experiments.run_tables import privacy_table
 from epifalcon.methods.base import Method
-from epifalcon.methods.falcon_field import FalconField
+from epifalcon.methods.falcon_field import FalconField, FieldState
 from epifalcon.methods.registry import entry, names
 from epifalcon.reports import formats, plot_style
 from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
@@ -35,14 +36,25 @@ _BINS = 40
 
 def risks(method: Method) -> Risks:
     """Return the risks of a fit."""
-    more = {name: getattr(method.scores, name) for name in OPTIONAL}
-    status, names = method.tests.status, method.traces.names
-    return Risks(method.scores.risk, status, names, **more)
+    return Risks.of(method.scores, method.traces, method.tests)
 
 
 def explain(method: Method, person: int | str, *, tests: bool = False) -> Explanation:
     """Explain where and when the risk of ``person`` comes from."""
-    traces, known = method.traces, method.tests
+    state, traces = _state(method), method.traces
+    number = find_person(traces, str(person))
+    return explain_person(*state, traces, method.tests, number, tests=tests)
+
+
+def places(method: Method) -> PlaceInfections:
+    """Return the expected infections of a fit by place and time."""
+    risk = method.scores.risk
+    return place_infections(*_state(method), method.traces, method.tests, risk)
+
+
+def _state(method: Method) -> FieldState:
+    """Return the stored messages of a fit; raise if there are none."""
+    method.scores  # noqa: B018  # Raises if the method is not fitted.
     if not isinstance(method, FalconField):
         raise SettingsError(
             f"{method.name} has no risks by place; only falcon-field can explain risks"
@@ -52,8 +64,7 @@ def explain(method: Method, person: int | str, *, tests: bool = False) -> Explan
             "the fit was saved with field.save_messages=False: fit it again to explain "
             "a risk"
         )
-    number = find_person(traces, str(person))
-    return explain_person(*method.state, traces, known, number, tests=tests)
+    return method.state
 
 
 def write_report(method: Method, path: Path) -> None:

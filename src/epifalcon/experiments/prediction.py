@@ -36,6 +36,7 @@ from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.locks import lock_folder
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_model import DcrnnRegionModel, regions_sha256
@@ -172,7 +173,8 @@ def _score(run: FinishedRun, new_people: NewPeople, progress: Progress) -> Score
     people = {k: v for k, v in fresh.tensors.items() if not k.startswith(_PARAMETER)}
     learnt = {k: v for k, v in trained.items() if k.startswith(_PARAMETER)}
     engine.restore(replace(fresh, tensors=people | learnt))
-    risks = Risks(engine.scores(fresh=True), new_people.known.status, traces.names)
+    status, coverage = new_people.known.status, TraceCoverage.of(traces)
+    risks = Risks(engine.scores(fresh=True), status, traces.names, coverage=coverage)
     return Scored(risks, spent)
 
 
@@ -196,6 +198,7 @@ def _score_locally(run: FinishedRun, new_people: NewPeople) -> Scored:
         new_people.traces.names,
         now=now_recalibrated,
         now_tested=np.where(tests.tested, now.tested, now_recalibrated),
+        coverage=TraceCoverage.of(new_people.traces, field.graph.present),
     )
     return Scored(risks, None)
 

@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.checks import same_length
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError, WriteError
+from epifalcon.methods.base import Scores
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.columns import natural_order
+from epifalcon.mobility.traces import Traces
 from epifalcon.text import spreadsheet_cell
 from epifalcon.types import Probabilities
 
@@ -50,6 +54,8 @@ class Risks:
     """(people,) its upper end."""
     simulated_on_real_people: bool = False
     """True to mark every row of the table."""
+    coverage: TraceCoverage | None = None
+    """How much of each trace was observed; None if unknown."""
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != len(self):
@@ -60,6 +66,13 @@ class Risks:
             if not inside.all():
                 worst = values[~inside][0]
                 raise DataError(f"{name}={worst}, expected a number from 0 to 1")
+
+    @classmethod
+    def of(cls, scores: Scores, traces: Traces, tests: TestResults) -> "Risks":
+        """Return the risks of a fit to ``traces`` and ``tests``."""
+        more = {name: getattr(scores, name) for name in OPTIONAL}
+        coverage = TraceCoverage.of(traces)
+        return cls(scores.risk, tests.status, traces.names, coverage=coverage, **more)
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -74,14 +87,15 @@ class Risks:
     def table(self) -> pl.DataFrame:
         """One row per person: people without a test first, then by falling risk.
 
-        Equal risks are ordered by person. Columns: ``person``, ``risk``, ``rank`` (1 is
-        the highest; equal risks share the best rank), ``percentile`` (percentage of
-        people without a higher risk) and ``known`` (positive, negative, or nothing if
-        not tested). If the method
-        predicts them, also ``risk_now``, the risk of being infected at the end without
-        own tests, as in ``risk``; ``risk_now_with_tests``; and ``risk_low`` and
-        ``risk_high``, the interval of ``risk``. ``simulated_on_real_people`` is there,
-        and true, only if outbreak and tests were simulated on traces of real people.
+        Equal risks are ordered by person. Columns: ``person``; ``risk``; ``risk_now``,
+        the risk of being infected at the end without own tests, as in ``risk`` (null if
+        the method does not predict it); ``observed`` and ``evidence``, as in
+        ``TraceCoverage``; ``tested``; ``rank`` (1 is the highest; equal risks share the
+        best rank); ``percentile`` (percentage of people without a higher risk) and
+        ``known`` (positive, negative, or null if not tested). If the method predicts
+        them, also ``risk_now_with_tests``, and ``risk_low`` and ``risk_high``, the
+        interval of ``risk``. ``simulated_on_real_people`` is there, and true, only if
+        outbreak and tests were simulated on traces of real people.
         """
         marks = {"simulated_on_real_people": pl.lit(True)}
         people = len(self)
@@ -95,14 +109,24 @@ class Risks:
         )
         order = np.lexsort((place, higher, self.status >= 0))
         results = pl.Series(_RESULTS[self.status[order] + 1].tolist(), dtype=pl.String)
+        unknown, coverage = pl.Series([None] * people, dtype=pl.Float64), self.coverage
+        observed, evidence = unknown, unknown.cast(pl.String)
+        if coverage is not None:
+            observed = pl.Series(coverage.observed[order])
+            evidence = pl.Series(coverage.evidence[order].tolist())
+        more = {name: values[order] for name, values in self._more.items()}
         return pl.DataFrame(
             {
                 "person": person.gather(order),
                 "risk": self.probability[order],
+                "risk_now": more.pop("risk_now", unknown),
+                "observed": observed,
+                "tested": self.status[order] >= 0,
+                "evidence": evidence,
                 "rank": higher[order] + 1,
                 "percentile": 100 * (people - higher[order]) / people,
                 "known": results,
-                **{name: values[order] for name, values in self._more.items()},
+                **more,
             }
         ).with_columns(**(marks if self.simulated_on_real_people else {}))
 

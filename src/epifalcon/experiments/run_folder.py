@@ -45,6 +45,7 @@ from epifalcon.experiments.simulation import (
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, first_difference, json_text
 from epifalcon.streams import NOISE_SECRET, PRIVATE, derived_secret, noise_secret
@@ -60,6 +61,8 @@ TABLES = "tables"
 SETTINGS = "settings.toml"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+RISKS = "risks.csv"
+"""Risks of everybody, in runs on test results of real people."""
 # Inside the folder of a method:
 _RESULT = "measured"
 """The results of a method in a comparison."""
@@ -70,8 +73,8 @@ PREDICTION = "prediction"
 FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
 """Last messages of regions and of people, inside ``PREDICTION``."""
 LEDGER = "ledger.jsonl"
-_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", REPORT, SUMMARY] + [
-    f".{name}.partial" for name in (SETTINGS, SUMMARY, REPORT, store.MANIFEST)
+_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", REPORT, RISKS, SUMMARY] + [
+    f".{name}.partial" for name in (SETTINGS, SUMMARY, REPORT, RISKS, store.MANIFEST)
 ]
 
 
@@ -381,6 +384,7 @@ class FinishedRun:
             self.known.status,
             self.traces.names,
             simulated_on_real_people=self.simulated_on_real_people,
+            coverage=TraceCoverage.of(self.traces),
             **more,
         )
 

@@ -14,6 +14,7 @@ from epifalcon import store
 from epifalcon.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.checks import extra_module
 from epifalcon.epidemic.cases import all_cases
+from epifalcon.epidemic.settings import with_infected_share
 from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Metrics, RankingCurve, curve, evaluate

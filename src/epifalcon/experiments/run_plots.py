@@ -10,11 +10,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.metrics import sums_by_bin
+from epifalcon.experiments.expected_found import ExpectedFound
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.methods.registry import entry
@@ -38,6 +40,9 @@ _GROUPS, _LEAST_IN_GROUP = 10, 30
 """Maximum number of groups of a reliability diagram; minimum people per group."""
 _EMPTY = "#8b969f"
 _PRIOR_PEOPLE = 20
+_CROPPED, _MARGIN, _LEAST_MARGIN_KM = 0.005, 0.08, 0.2
+"""Share of people's time outside of a map on each side, and the margin around it."""
+_MOST_DATES = 8
 
 
 def write_epidemic_curve(
@@ -203,8 +208,60 @@ def write_attack_map(
     plot_style.save(figure, folder / "attack-map.png")
 
 
-def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | None:
-    """Draw regions by predicted and true risk; None if they have no coordinates."""
+def write_expected_found(folder: Path, found: ExpectedFound) -> Picture:
+    """Draw the expected number of infected people by the number of people tested."""
+    count = np.arange(1, len(found.expected) + 1)
+    figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+    axes = style_axes(figure.add_subplot())
+    axes.fill_between(count, found.low, found.high, color=plot_style.SKY, alpha=0.35)
+    axes.plot(count, found.expected, color=plot_style.BLUE, lw=2, label="highest risks")
+    axes.plot(
+        count,
+        count * found.at_random,
+        color=plot_style.DARK_GREY,
+        lw=1.5,
+        ls=(0, (5, 1.5)),
+        label="at random",
+    )
+    axes.set(xlabel="people tested", ylabel="expected infected")
+    axes.set_xlim(0, len(count))
+    axes.set_ylim(0, None)
+    axes.legend(frameon=False, loc="upper left")
+    caption = (
+        "Expected number of infected people among the untested people with the highest "
+        "risk, by how many of them are tested; the band is the 95 % interval."
+    )
+    rows = zip(count.tolist(), found.expected, found.low, found.high, strict=True)
+    columns = ["people_tested", "expected_infected", "low", "high"]
+    return picture(figure, folder / "expected-found.png", caption, columns, rows)
+
+
+def write_infections(folder: Path, days: Sequence[str], by_day: Floats) -> Picture:
+    """Draw the expected number of infections on each day."""
+    figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+    axes = style_axes(figure.add_subplot())
+    axes.bar(np.arange(len(days)), by_day, color=plot_style.BLUE, width=0.8)
+    step = max(1, -(-len(days) // _MOST_DATES))
+    axes.set_xticks(np.arange(0, len(days), step), list(days)[::step], rotation=35)
+    axes.set(ylabel="expected infections")
+    caption = (
+        f"Expected number of new infections by day, {days[0]} to {days[-1]}, given "
+        "all test results. Infections of the last days are the least certain: few "
+        "tests follow them."
+    )
+    rows = zip(days, by_day.tolist(), strict=True)
+    columns = ["day", "expected_infections"]
+    return picture(figure, folder / "infections.png", caption, columns, rows)
+
+
+def write_risk_map(
+    folder: Path, traces: Traces, outcome: Outcome, numbered: Sequence[int] = ()
+) -> Picture | None:
+    """Draw regions by predicted and true risk; None if they have no coordinates.
+
+    The map shows where people spend their time. ``numbered`` regions get numbers from
+    1, with their names in the caption.
+    """
     if not traces.regions.placed:
         return None
     home, evaluation = home_regions(traces), outcome.evaluation
@@ -240,6 +297,9 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
     ]
     columns = ["region", "name", "x_km", "y_km", "people", *columns]
     figure = risk_maps(traces.regions, shown, people, "risk")
+    if evaluation is None:
+        _crop(figure, traces)
+    _number(figure, traces.regions, numbered)
     what = "Mean predicted risk of the people who spend the night in a region"
     agreement = ""
     if evaluation is not None:
@@ -255,8 +315,53 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
         f"{_PRIOR_PEOPLE} more people of mean risk lived there; a region without "
         f"residents is {empty}.{agreement}"
     )
+    if numbered:
+        names = (
+            f"{number} {traces.regions.name(region)}"
+            for number, region in enumerate(numbered, 1)
+        )
+        caption += f" Places with the most expected infections: {', '.join(names)}."
     path = folder / "risk-map.png"
     return picture(figure, path, caption, columns, rows)
+
+
+def _crop(figure: Figure, traces: Traces) -> None:
+    """Limit maps to the regions in which people spend nearly all of their time."""
+    centre = traces.regions.centre_km
+    time = np.zeros(len(centre))
+    for slot in range(traces.slots):
+        time += traces.occupancy(slot)
+    limits = []
+    for axis in (0, 1):
+        order = np.argsort(centre[:, axis])
+        share = np.cumsum(time[order]) / max(time.sum(), 1)
+        ends = np.searchsorted(share, [_CROPPED, 1 - _CROPPED])
+        low, high = centre[order[np.minimum(ends, len(order) - 1)], axis]
+        pad = max(_MARGIN * (high - low), _LEAST_MARGIN_KM)
+        limits.append((float(low - pad), float(high + pad)))
+    for axes in figure.axes:
+        # The last of the axes is the colour bar.
+        if axes.get_title(loc="left"):
+            axes.set_xlim(*limits[0])
+            axes.set_ylim(*limits[1])
+
+
+def _number(figure: Figure, regions: Regions, numbered: Sequence[int]) -> None:
+    """Write numbers from 1 on the centres of regions."""
+    outline = [withStroke(linewidth=2.5, foreground="white")]
+    # The first in front.
+    for number, region in reversed([*enumerate(numbered, 1)]):
+        figure.axes[0].annotate(
+            str(number),
+            regions.centre_km[region].tolist(),
+            color=plot_style.INK,
+            fontsize=plot_style.SMALL,
+            fontweight="bold",
+            xytext=(4, 4),
+            textcoords="offset points",
+            path_effects=outline,
+            annotation_clip=True,
+        )
 
 
 def write_released_map(folder: Path, regions: Regions, field: SavedField) -> Picture:

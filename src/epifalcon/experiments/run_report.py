@@ -5,7 +5,6 @@ is missing and why.
 """
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,15 +14,34 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.epidemic.test_results import data_warnings
-from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
-from epifalcon.experiments.experiment import Experiment, without_none
+from epifalcon.experiments import (
+    explanation,
+    own_data_report,
+    run_folder,
+    run_plots,
+    run_tables,
+)
+from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explanation import Explanation, explain_person
+from epifalcon.experiments.own_data_report import OwnResults
+from epifalcon.experiments.report_parts import (
+    RunResults,
+    authors_program,
+    explain_command,
+    explaining,
+    methods_used,
+    omitted_explanation,
+    privacy_parts,
+    quoted_folder,
+    repeat_command,
+    settings_toml,
+    simulated_mark,
+)
 from epifalcon.experiments.run_folder import RunInputs, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
-from epifalcon.experiments.simulation import SIMULATED
 from epifalcon.methods.base import INTERVAL_WIDTH
-from epifalcon.methods.registry import entry, source_file
-from epifalcon.mobility.statistics import measure
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.statistics import MobilityStatistics, measure
 from epifalcon.progress import Progress, silent
 from epifalcon.reports import formats
 from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
@@ -34,12 +52,8 @@ from epifalcon.reports.metric_registry import (
     glossary,
 )
 from epifalcon.reports.tables import Table, write_csv
-from epifalcon.settings import as_plain, json_text
+from epifalcon.settings import json_text
 
-_PROGRAM = (
-    "Clipping and noise follow, at least in part, the authors' program: what uploads "
-    "reveal about a person is not bounded, and no epsilon exists."
-)
 _GLOSSARY = (
     *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
     *("Platt, isotonic", "epsilon", "s"),
@@ -57,28 +71,8 @@ class RunSummary:
     """Values of a private run that may be shared, without exact ones."""
     notes: Sequence[str] = ()
     """Warnings about the results."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResults:
-    """Content of the page of a run."""
-
-    inputs: RunInputs
-    outcomes: Sequence[Outcome]
-    evaluations: Sequence[Evaluation]
-    """Evaluation of each method on hidden people; empty if nobody is hidden."""
-    pictures: Mapping[str, Picture]
-    """By the stem of their files."""
-    summary: Mapping[str, Any]
-    explained: Explanation | None
-    """Explanation for one person, if a method explains risks and people are
-    simulated."""
-    failed: Mapping[str, str]
-    """Error messages of additional methods that failed, by method."""
-
-    def plots(self, *names: str) -> list[Part]:
-        """Return those of the named plots that exist."""
-        return [self.pictures[name] for name in names if name in self.pictures]
+    sentences: Sequence[str] = ()
+    """What results on test results of real people mean."""
 
 
 def write_results(
@@ -97,55 +91,91 @@ def write_results(
             (inputs.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
         )
         summary |= outcomes[0].spent or {}
-        return _run_summary(summary, outcomes)
+        return _run_summary(inputs, summary, outcomes)
     with store.writing(inputs.folder):
-        statistics = measure(inputs.prepared.traces, progress)
         summary = run_tables.run_summary(inputs, outcomes)
-        summary["statistics"] = [asdict(item) for item in statistics.statistics]
+        statistics, own = None, None
+        if inputs.epidemic is None:
+            own = own_data_report.analyse(inputs, outcomes, progress)
+            if own.found is not None:
+                summary["expected_found"] = own.found.as_plain()
+        else:
+            statistics = measure(inputs.prepared.traces, progress)
+        plain = [] if statistics is None else statistics.statistics
+        summary["statistics"] = [asdict(item) for item in plain]
         if failed:
             summary["failed"] = dict(failed)
         write_summary(inputs.folder, inputs.prepared.experiment, summary)
-        evaluations = [
-            outcome.evaluation for outcome in outcomes if outcome.evaluation is not None
-        ]
         progress("report", 0, 2, "drawing plots")
-        folder, name = inputs.folder / "figures", inputs.prepared.name
+        folder = inputs.folder / "figures"
         folder.mkdir(parents=True, exist_ok=True)
-        traces = inputs.prepared.traces
-        plots = [
-            run_plots.write_precision_recall(folder, evaluations),
-            run_plots.write_reliability(folder, evaluations),
-            run_plots.write_risk_map(folder, traces, outcomes[0]),
-            run_plots.write_training(folder, outcomes),
-            run_plots.write_mobility(folder, statistics, name),
-        ]
-        if inputs.epidemic is not None:
-            outbreak = inputs.epidemic.outbreak
-            mark = " (SIMULATED)" if inputs.simulated_on_real_people else ""
-            title = f"{name}{mark}"
-            plots.append(run_plots.write_epidemic_curve(folder, [outbreak], title))
-        if (explained := _explained(inputs, outcomes)) is not None:
+        explained = _explained(inputs, outcomes)
+        if own is not None:
+            plots = own_data_report.draw(folder, inputs, outcomes, own)
+        else:
+            plots = _draw(folder, inputs, outcomes, statistics)
+        if explained is not None:
             plots.append(explanation.write_plot(folder, explained))
         results = RunResults(
             inputs=inputs,
             outcomes=outcomes,
-            evaluations=evaluations,
+            evaluations=_evaluations(outcomes),
             pictures={plot.path.stem: plot for plot in plots if plot is not None},
             explained=explained,
             summary=summary,
             failed=failed or {},
         )
         progress("report", 1, 2, "writing tables and page")
-        _write_tables(inputs.folder / run_folder.TABLES, results)
-        store.replace_text(inputs.folder / "report.html", run_page(results).to_html())
+        _write_tables(inputs.folder / run_folder.TABLES, results, own)
+        if own is None:
+            page = run_page(results)
+        else:
+            own.risks.write(inputs.folder / run_folder.RISKS, overwrite=True)
+            page = own_data_report.page(results, own)
+        store.replace_text(inputs.folder / run_folder.REPORT, page.to_html())
         run_folder.finish(inputs)
         progress("report", 2, 2)
-    return _run_summary(summary, outcomes)
+    return _run_summary(inputs, summary, outcomes)
 
 
-def _run_summary(values: dict[str, Any], outcomes: Sequence[Outcome]) -> RunSummary:
+def _evaluations(outcomes: Sequence[Outcome]) -> list[Evaluation]:
+    return [one.evaluation for one in outcomes if one.evaluation is not None]
+
+
+def _draw(
+    folder: Path,
+    inputs: RunInputs,
+    outcomes: Sequence[Outcome],
+    statistics: MobilityStatistics | None,
+) -> list[Picture | None]:
+    """Draw the plots of a run on a simulated outbreak."""
+    evaluations, name = _evaluations(outcomes), inputs.prepared.name
+    plots = [
+        run_plots.write_precision_recall(folder, evaluations),
+        run_plots.write_reliability(folder, evaluations),
+        run_plots.write_risk_map(folder, inputs.prepared.traces, outcomes[0]),
+        run_plots.write_training(folder, outcomes),
+    ]
+    if statistics is not None:
+        plots.append(run_plots.write_mobility(folder, statistics, name))
+    if inputs.epidemic is not None:
+        outbreak = inputs.epidemic.outbreak
+        mark = " (SIMULATED)" if inputs.simulated_on_real_people else ""
+        title = f"{name}{mark}"
+        plots.append(run_plots.write_epidemic_curve(folder, [outbreak], title))
+    return plots
+
+
+def _run_summary(
+    inputs: RunInputs, values: dict[str, Any], outcomes: Sequence[Outcome]
+) -> RunSummary:
     tables, notes = _terminal_tables(outcomes), run_tables.doubts(outcomes)
-    return RunSummary(values, tables, notes=notes)
+    sentences: list[str] = []
+    if inputs.epidemic is None:
+        sentences = own_data_report.sentences(inputs, outcomes[0])
+        # Without a mark of raw data, which tables of a private run have.
+        sentences = sentences[:1] if inputs.shareable is not None else sentences
+    return RunSummary(values, tables, notes=notes, sentences=sentences)
 
 
 def write_summary(
@@ -197,50 +227,9 @@ def run_page(results: RunResults) -> Page:
     )
 
 
-def simulated_mark(inputs: RunInputs) -> str:
-    """Return the words that precede a page on real people with simulated tests."""
-    return f"{SIMULATED} " if inputs.simulated_on_real_people else ""
-
-
-def settings_toml(inputs: RunInputs) -> str:
-    """Return the settings, without the table of a city that was not simulated."""
-    import tomli_w
-
-    tables = without_none(as_plain(inputs.prepared.experiment))
-    if inputs.prepared.is_imported:
-        del tables["city"]
-    return tomli_w.dumps(tables)
-
-
-def repeat_command(inputs: RunInputs) -> str:
-    """Return the command that repeats the run, with settings and tests in its folder.
-
-    Paths are as the user gave them.
-    """
-    words = ["epifalcon", "run"]
-    if (city := inputs.prepared.city_folder) is not None:
-        words += ["--city", str(city)]
-    if inputs.epidemic is None:
-        words += ["--known", str(inputs.out)]
-    elif inputs.simulated_on_real_people:
-        words.append("--simulate")
-    experiment = inputs.prepared.experiment
-    for method in (experiment.method, *experiment.beside):
-        file = source_file(method)
-        words += ["--with", file] if file is not None and file not in words else []
-    words += ["--insecure-seed"] if inputs.insecure_seed else []
-    words += ["--preset", str(inputs.out / run_folder.SETTINGS)]
-    return shlex.join([*words, "--seed", str(inputs.seed), "--out", "again"])
-
-
-def _quoted_folder(inputs: RunInputs) -> str:
-    """Return the folder of the run as the user gave it, for commands in a shell."""
-    return shlex.quote(str(inputs.out))
-
-
 def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
     """Explain the highest risk of somebody not tested; None if people are real."""
-    if (outcome := _explaining(outcomes)) is None or not _nobody_real(inputs):
+    if (outcome := explaining(outcomes)) is None or not _nobody_real(inputs):
         return None
     place = inputs.method_folder(outcome.method) / run_folder.PREDICTION
     if not (place / run_folder.FIELD_FOLDER).is_dir():
@@ -252,12 +241,7 @@ def _explained(inputs: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | 
     return explain_person(*state, inputs.reported, known, int(np.argmax(risk)))
 
 
-def _explaining(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the outcome of the method whose risks can be explained, if it was run."""
-    return next((one for one in outcomes if entry(one.method).stores_state), None)
-
-
-def _write_tables(folder: Path, results: RunResults) -> None:
+def _write_tables(folder: Path, results: RunResults, own: OwnResults | None) -> None:
     """Write the tables of the report as CSV; the table of methods with all digits."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = [outcome.as_plain() for outcome in results.outcomes]
@@ -287,6 +271,7 @@ def _write_tables(folder: Path, results: RunResults) -> None:
         "privacy": run_tables.privacy_table(results.outcomes),
         "forecast": run_tables.forecast_table(results.outcomes),
         "city": run_tables.statistics_table(statistics, explained=True),
+        **({} if own is None else own_data_report.tables(own)),
     }.items():
         if table.rows:
             write(name, table.columns, table.rows)
@@ -364,49 +349,13 @@ def _what(results: RunResults) -> list[Part]:
         shown.insert(0, Text([note], "note"))
     if warnings := data_warnings(known, inputs.reported):
         shown.append(Text(warnings, "note"))
-    rows = []
-    for outcome in results.outcomes:
-        listed, rounds = entry(outcome.method), "-"
-        if outcome.checks:
-            last, best = (outcome.diagnostics[key] for key in ("rounds", "best_round"))
-            rounds = f"{last:,}, the best {best:,}"
-        rows.append([outcome.title, listed.summary, _further_inputs(outcome), rounds])
-    for method, why in results.failed.items():
-        listed = entry(method)
-        rows.append([listed.title, listed.summary, "-", f"failed: {why}"])
-    columns = ["method", "what it does", "further inputs", "training rounds"]
-    return [*shown, Table("Methods", columns, rows)]
-
-
-def authors_program(inputs: RunInputs) -> list[str]:
-    """Return a sentence if mechanisms of the authors' program bound nothing."""
-    privacy = inputs.prepared.experiment.privacy
-    return [_PROGRAM] if privacy.is_private and not privacy.is_published else []
-
-
-def _further_inputs(outcome: Outcome) -> str:
-    """Return the inputs of a method besides tests and traces."""
-    listed, known = entry(outcome.method), []
-    if listed.uses_pathogen:
-        known.append("the disease's rates")
-    if listed.is_own:
-        known.append("the disease's rates, if it reads them")
-    if listed.is_ceiling:
-        known.append("part of the ground truth: a ceiling, not a method")
-    if outcome.diagnostics.get("macro_cases") == "all":
-        known.append("the cases of all people, including hidden ones")
-    if outcome.diagnostics.get("selected_on") == "test":
-        known.append("its round was selected on the people it is evaluated on")
-    return "; ".join(known) or "-"
+    return [*shown, methods_used(results)]
 
 
 def _disease(results: RunResults) -> str:
     inputs, pathogen = results.inputs, results.inputs.prepared.experiment.pathogen
     if inputs.epidemic is None:
-        return (
-            "The tests are of real people. Nothing was simulated, and it is not known "
-            "who else is infected."
-        )
+        raise AssertionError("test results of real people have another report")
     outbreak = inputs.epidemic.outbreak
     first, ever = int(outbreak.seeds.sum()), int(outbreak.ever_infected().sum())
     return (
@@ -471,53 +420,32 @@ def _diagnostics(results: RunResults) -> list[str]:
 
 
 def _not_evaluated(results: RunResults) -> Text:
-    why = (
-        "the tests are of real people, and the true state of the others is unknown"
-        if results.inputs.epidemic is None
-        else "everybody was tested, so nobody is hidden"
-    )
-    predict = f"epifalcon predict {_quoted_folder(results.inputs)} --out risks.csv"
-    kinds = ", ".join(kind.name for kind in results.inputs.known.kinds)
-    because = results.inputs.prepared.experiment.labels.tested_because
-    sentences = [f"No method is evaluated on untested people, because {why}."]
+    predict = f"epifalcon predict {quoted_folder(results.inputs)} --out risks.csv"
+    sentences = [
+        (
+            "No method is evaluated on untested people, because everybody was tested: "
+            "nobody is hidden."
+        )
+    ]
     if any(one.tested is not None for one in results.outcomes):
-        sentences += [
-            (
-                "The first table compares the risks of tested people, predicted "
-                "without their own results, with these results. Where the same people "
-                "also chose the model or its round, the accuracy is too high."
-            ),
-            (
-                "It holds for people who are tested for the same reasons. Assumed of "
-                f"the tests: kind {kinds} (set by epifalcon import --test-kind), "
-                f"reason {because} (--tested-because). If people were tested because "
-                "of symptoms and the reason is random, risks of untested people are "
-                "too high."
-            ),
-        ]
+        sentences.append(
+            "The first table compares the risks of tested people, predicted without "
+            "their own results, with these results. Where the same people also chose "
+            "the model or its round, the accuracy is too high."
+        )
     sentences.append(f"Everybody's risk: `{predict}`")
     return Text(sentences, "note")
 
 
 def _explanation(results: RunResults) -> list[Part]:
-    if (outcome := _explaining(results.outcomes)) is None:
+    if (outcome := explaining(results.outcomes)) is None:
         return []
-    method = outcome.method
-    command = f"epifalcon explain {_quoted_folder(results.inputs)} PERSON"
-    # Without --method the command takes the run's own method.
-    if results.outcomes[0].method != method:
-        command += f" --method {method}"
     if results.explained is None:
-        if _nobody_real(results.inputs):
-            return []
-        note = (
-            "Omitted: the people are real, and an explanation, which shows where a "
-            f"person was and when, is only for that person: `{command}`"
-        )
-        return [Text([note], "note")]
+        return [] if _nobody_real(results.inputs) else [omitted_explanation(results)]
+    command = explain_command(results.inputs, results.outcomes[0], outcome)
     tested = bool(results.inputs.known.tested.all())
     who = "any person" if tested else "an untested person"
-    lead = f"The highest risk that {entry(method).title} gives to {who}. For others: "
+    lead = f"The highest risk that {outcome.title} gives to {who}. For others: "
     shown = explanation.parts(
         results.explained,
         results.pictures.get("explanation"),
@@ -527,38 +455,12 @@ def _explanation(results: RunResults) -> list[Part]:
     return [Text([f"{lead}`{command}`"]), *shown]
 
 
-def privacy_parts(inputs: RunInputs, outcomes: Sequence[Outcome]) -> list[Part]:
-    """Return each method's guarantee, and which methods have none."""
-    run = _quoted_folder(inputs)
-    shown: list[Part] = []
-    unprotected = []
-    for outcome in outcomes:
-        guarantee = run_tables.guarantee(outcome)
-        if guarantee is None:
-            unprotected.append(outcome.title)
-            continue
-        audit = f"`epifalcon audit {run} --method {outcome.method}`"
-        if guarantee.trained:
-            audit = f"`epifalcon run` with `--record-view 100`, then {audit}"
-        shown += guarantee.parts(outcome.title, audit)
-    if unprotected:
-        note = (
-            f"{'; '.join(unprotected)}: no protection. Whoever runs the method sees "
-            "places, rows and test results."
-        )
-        shown.append(Text([note], "note"))
-    return shown
-
-
 def _city(results: RunResults) -> list[Part]:
-    parts: list[Part] = []
-    if results.inputs.epidemic is not None:
-        note = (
-            "Infections are those by transmission; initially infected people count "
-            "only in the infected share."
-        )
-        outbreaks = run_tables.outbreak_table(results.summary["outbreak"])
-        parts += [Text([note]), outbreaks]
+    note = (
+        "Infections are those by transmission; initially infected people count only in "
+        "the infected share."
+    )
+    outbreaks = run_tables.outbreak_table(results.summary["outbreak"])
     statistics = results.summary["statistics"]
-    parts.append(run_tables.statistics_table(statistics, explained=True))
-    return [*parts, *results.plots("mobility")]
+    table = run_tables.statistics_table(statistics, explained=True)
+    return [Text([note]), outbreaks, table, *results.plots("mobility")]

@@ -56,6 +56,7 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
         "regions": len(traces.regions),
         "slots": traces.slots,
         "tested": int(inputs.known.tested.sum()),
+        "pathogen": prepared.experiment.pathogen.name,
         "share_reported": inputs.reported.observed_share,
         # Also for methods that are not trained: the keys of a run are fixed.
         "seconds_per_round": None,
@@ -73,6 +74,47 @@ def run_summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any
             prepared.experiment, traces, [inputs.epidemic], prepared.name
         )
     return values
+
+
+_RATES = {
+    "r0": "R0 {:.2g}",
+    "seed_share": "share infected at the start {:.2g}",
+    "latent_days": "days from infection to being infectious {:.2g}",
+    "infectious_days": "days infectious {:.2g}",
+}
+"""Texts of estimated rates, by their name in the diagnostics."""
+
+
+def disease(inputs: RunInputs, outcome: Outcome) -> str:
+    """Describe the disease and its assumed or estimated rates, in sentences."""
+    pathogen, found = inputs.prepared.experiment.pathogen, outcome.diagnostics
+    if not entry(outcome.method).uses_pathogen:
+        return f"Disease: {pathogen.name}. {outcome.title} does not use its rates."
+    if (rates := found.get("rates")) is not None and inputs.shareable is None:
+        given = {"latent_days": 1 / pathogen.alpha, "infectious_days": 1 / pathogen.mu}
+        assumed = [
+            f"{_RATES[name].format(value)} (assumed)"
+            for name, value in given.items()
+            if name not in rates
+        ]
+        estimated = [
+            f"{_RATES[name].format(value)} [{low:.3g}, {high:.3g}]"
+            for name, (value, low, high) in rates.items()
+        ]
+        return (
+            f"Disease: {pathogen.name}. Estimated, with 90 % intervals: "
+            f"{', '.join(estimated + assumed)}."
+        )
+    rates_text = (
+        f"{1 / pathogen.alpha:.1f} days from infection to being infectious, "
+        f"{1 / pathogen.mu:.1f} days infectious, R0 {pathogen.r0:.1f}"
+    )
+    if pathogen.is_unknown:
+        return (
+            f"Disease: unknown. {outcome.title} did not estimate its rates and used "
+            f"those of a typical respiratory infection: {rates_text}."
+        )
+    return f"Disease: {pathogen.name} (assumed: {rates_text})."
 
 
 def methods_table(

@@ -12,16 +12,16 @@ from typing import Any, Final
 from epifalcon import store
 from epifalcon.experiments import run_folder, run_plots, run_tables
 from epifalcon.experiments.explanation import load_field
-from epifalcon.experiments.run_folder import RunInputs
-from epifalcon.experiments.run_methods import Outcome
-from epifalcon.experiments.run_report import (
-    RunSummary,
+from epifalcon.experiments.report_parts import (
     authors_program,
     privacy_parts,
     repeat_command,
     settings_toml,
     simulated_mark,
 )
+from epifalcon.experiments.run_folder import RunInputs
+from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.run_report import RunSummary
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
@@ -34,7 +34,8 @@ _OPTIONAL = ("macro_cases", "selected_on", "released")
 _LEDGER = "settings and the number of rounds, by the ledger"
 _SOURCES: Final = {
     **dict.fromkeys(
-        ("preset", "seed", "insecure_seed", "method", "mode"), "public: settings"
+        ("preset", "seed", "insecure_seed", "method", "mode", "pathogen"),
+        "public: settings",
     ),
     **dict.fromkeys(("macro_cases", "selected_on"), "public: settings"),
     "simulated_on_real_people": "public: settings",
@@ -100,6 +101,7 @@ def summary(inputs: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "people": traces.people,
         "regions": len(traces.regions),
         "slots": traces.slots,
+        "pathogen": prepared.experiment.pathogen.name,
         "method": method,
         **own,
         "beside": methods,

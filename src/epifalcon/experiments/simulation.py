@@ -13,6 +13,7 @@ from time import perf_counter
 from epifalcon import store
 from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.pathogen import PATHOGEN_CHOICES
 from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import (
@@ -20,6 +21,7 @@ from epifalcon.experiments.experiment import (
     DEFAULT_PRESET,
     OWN_DATA_METHOD,
     Experiment,
+    names_pathogen,
 )
 from epifalcon.mobility.subsample import report
 from epifalcon.mobility.synthetic import build_city
@@ -137,8 +139,9 @@ def choose_settings(
 
     Without a preset, a simulated city has its own settings, imported traces the paper's
     transmission rule, and a new city those of ``hamlet``. Settings of an existing city
-    cannot be changed. If nothing names a method, own data (imported traces, or
-    ``tests`` of real people) is analysed with Falcon Field, a simulation with Falcon.
+    cannot be changed. With tests of imported people, something must name the pathogen.
+    If nothing names a method, own data (imported traces, or ``tests`` of real people)
+    is analysed with Falcon Field, a simulation with Falcon.
     """
     for assignment in overrides if city is not None else ():
         if assignment.strip().startswith("city."):
@@ -165,6 +168,12 @@ def choose_settings(
     if tests is not None and not _is_simulated(find_folder(tests, KNOWN)):
         because = {"tested_because": "unknown"}
         options["labels"] = {**because, **options.get("labels", {})}
+    is_real = is_imported and tests is not None
+    if is_real and not names_pathogen(source, overrides, options):
+        raise SettingsError(
+            f"{city}: the pathogen of these people is missing; add --pathogen with "
+            f"{PATHOGEN_CHOICES}"
+        )
     return Experiment.load(source, overrides, options, default_method=method, mode=mode)
 
 

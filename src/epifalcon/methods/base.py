@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -386,9 +386,11 @@ class Method(ABC):
 
         Returns:
             A polars DataFrame with the columns of ``epifalcon predict``: ``person``,
-            ``risk``, ``rank``, ``percentile``, ``known`` (the test result; null if not
-            tested) and, if the method has them, ``risk_now``,
-            ``risk_now_with_tests``, ``risk_low`` and ``risk_high``.
+            ``risk``, ``risk_now`` (null if the method does not predict it),
+            ``observed`` (share of slots), ``tested``, ``evidence`` (``ok`` or what is
+            missing), ``rank``, ``percentile``, ``known`` (the test result; null if not
+            tested) and, if the method has them, ``risk_now_with_tests``, ``risk_low``
+            and ``risk_high``.
         """
         # The report layer lies above this one; see [tool.importlinter].
         from epifalcon.experiments import method_report
@@ -407,6 +409,27 @@ class Method(ABC):
         from epifalcon.experiments import method_report
 
         return method_report.explain(self, person, tests=tests)
+
+    def places(
+        self, top: int = 20, by: Literal["place", "place-day"] = "place"
+    ) -> "pl.DataFrame":
+        """Return the places and times with the most expected infections.
+
+        Only Falcon Field has infections by place; other methods raise
+        ``SettingsError``.
+
+        Args:
+            top: Number of rows.
+            by: Rank places, or each place on each day.
+
+        Returns:
+            A polars DataFrame with the columns of ``epifalcon places``: ``place``,
+            ``day``, ``date``, ``weekday``, ``hours``, ``expected_infections``,
+            ``share`` and ``people``.
+        """
+        from epifalcon.experiments import method_report
+
+        return method_report.places(self).table(top, by)
 
     def report(self, path: str | Path) -> None:
         """Write a self-contained HTML report of the fit to ``path``.

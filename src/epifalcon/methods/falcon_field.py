@@ -135,9 +135,10 @@ class FalconField(Method):
         """Infer all risks; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
         self.require_possible(traces, known, context)
-        task = FieldTask.of(
-            self.settings, context.pathogen, context.rule, context.tested_because
-        )
+        because = context.tested_because
+        if not self.settings.privacy.is_private:
+            because, known = known.because(because), known.with_reason(because)
+        task = FieldTask.of(self.settings, context.pathogen, context.rule, because)
         secret = self.noise_secret() if task.private else None
         ledger = self._ledger(task, traces, secret) if task.private else None
         site, schedule = run_in_process(

@@ -71,10 +71,13 @@ class Hbp(Method):
         settings, context = FalconFieldSettings(field=inference), self.context
         site, schedule = run_in_process(
             FieldTask.of(
-                settings, context.pathogen, context.rule, context.tested_because
+                settings,
+                context.pathogen,
+                context.rule,
+                known.because(context.tested_because),
             ),
             traces,
-            known,
+            known.with_reason(context.tested_because),
             seed=self.seed,
             report=lambda *numbers: context.progress(f"{self.name}: sweeps", *numbers),
             factor=self.factor(traces),

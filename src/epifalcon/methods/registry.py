@@ -54,6 +54,8 @@ class Entry:
     """True if a fit stores messages, for explanations, new people and daily updates."""
     uses_pathogen: bool = False
     """True if the method uses the rates of the disease."""
+    estimates_rates: bool = False
+    """True if the method can estimate the rates of an unknown disease."""
     bounds_methods: bool = False
     """True for a ceiling of all methods; other ceilings use a part of the truth."""
 
@@ -61,6 +63,11 @@ class Entry:
     def is_ceiling(self) -> bool:
         """True if the method uses the ground truth."""
         return self.kind == "ceiling"
+
+    @property
+    def needs_rates(self) -> bool:
+        """True if the method cannot run without the rates of the disease."""
+        return self.uses_pathogen and not self.estimates_rates
 
     @property
     def is_own(self) -> bool:
@@ -138,6 +145,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
         "privacy_table": "field_privacy",
         "stores_state": True,
         "uses_pathogen": True,
+        "estimates_rates": True,
     },
     "hgnn": {"trains_in_rounds": True, "settings_tables": _FALCON_TABLES},
     "falcon": {

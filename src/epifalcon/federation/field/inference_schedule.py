@@ -52,7 +52,7 @@ from epifalcon.belief_propagation.settings import (
 )
 from epifalcon.belief_propagation.testing import RANDOM, initial_rates
 from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
-from epifalcon.epidemic.pathogen import UNKNOWN, Pathogen
+from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.denoising import DenoisingExchange, by_slot
 from epifalcon.federation.field.privacy_plan import FieldPlan, opening_receipts
@@ -165,7 +165,7 @@ class InferenceSchedule:
         if task.folds:
             self._folds = np.flatnonzero(self._counts.tests[:, 0]).tolist()
         dated = bool(self._counts.dated.sum()) or not task.tests_are_random
-        unknown = task.pathogen.name == UNKNOWN.name
+        unknown = task.pathogen.is_unknown
         self._estimates = (
             settings.rates == "auto"
             and len(self._folds) >= LEAST_FOLDS
@@ -193,9 +193,7 @@ class InferenceSchedule:
             base = self._new_run(pair.folds, self._models[0], "cold", "base")
             common = self._run(base, self._short)
             for transmission in self._candidates:
-                candidate = self._new_run(
-                    pair.folds, transmission, "base", "candidate"
-                )
+                candidate = self._new_run(pair.folds, transmission, "base", "candidate")
                 self._run(candidate, self._candidate_sweeps, common)
             for fold in pair.owned:
                 held_out.append(HeldOutFold(fold, pair.folds))

@@ -7,7 +7,7 @@ from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.checks import Checked, Count, Norm, Positive
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_kinds import TestReason
+from epifalcon.epidemic.test_kinds import IGNORABLE, TestReason
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import Unit
@@ -133,7 +133,7 @@ class FieldTask:
     @property
     def tests_are_random(self) -> bool:
         """Return True if being tested is no evidence; always in a private run."""
-        return self.private or self.tested_because in ("random", "contact")
+        return self.private or self.tested_because in IGNORABLE
 
     @property
     def folds(self) -> int:

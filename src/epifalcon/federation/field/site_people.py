@@ -414,9 +414,7 @@ class FieldSite:
         return ModelLosses.of(np.concatenate(parts))
 
     def _new_cohort(self, known: TestResults, run: FieldRun) -> ChainCohort:
-        return ChainCohort.of(
-            self.data.traces, known, self.rates, self._histories(run)
-        )
+        return ChainCohort.of(self.data.traces, known, self.rates, self._histories(run))
 
     def _rates(self, run: FieldRun) -> Rates:
         """Return the rates per slot that ``run`` assumes."""

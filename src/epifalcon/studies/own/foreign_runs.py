@@ -9,6 +9,7 @@ from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
+import polars as pl
 
 from epifalcon import store
 from epifalcon.checks import one_of
@@ -65,9 +66,13 @@ class ForeignCity:
         return CityInputs(self.kind, experiment, traces, origin, None, seconds)
 
     def epidemic(self, experiment: Experiment, seed: int) -> Epidemic:
-        """Draw the tests of the regime; the truth of untested people is held out."""
+        """Draw the tests of the regime; the truth of untested people is held out.
+
+        Methods do not get the reason of each test, nor days of onset.
+        """
         start, world = perf_counter(), self._simulated(experiment, seed)
         tests = draw_world_tests(world, self.regime, seed=seed)
+        tests = tests.with_columns(reason=pl.lit(""), onset=pl.lit(None, pl.Int64))
         labels = world_labels(world, tests, experiment.labels.target)
         outbreak = outbreak_of(world, self.kind, experiment)
         return Epidemic(seed, outbreak, labels, perf_counter() - start)

@@ -403,7 +403,9 @@ def known_tests(traces: Traces, tests: pl.DataFrame) -> TestResults:
         traces.names_sha256,
         tests["kind"].replace_strict(names, range(len(names))).to_numpy(),
         tuple(map(find_kind, names)),
-        reason.replace_strict(REASONS, range(len(REASONS))).to_numpy(),
+        reason.replace_strict(
+            REASONS, range(len(REASONS)), default=NOT_GIVEN, return_dtype=pl.Int8
+        ).to_numpy(),
         onset.fill_null(NOT_GIVEN).to_numpy(),
     )
 
