@@ -65,7 +65,7 @@ RECORDS = [
     *map(sample, (field_messages.Sweep, field_messages.EndOfRun)),
     *map(sample, (field_messages.SiteCounts, field_messages.FieldSums)),
     sample(field_messages.LossesReply),
-    field_messages.LossesRequest((HeldOutFold(1, (0, 1)),)),
+    field_messages.LossesRequest((HeldOutFold(1, (0, 1)),), ("fixed", "global")),
 ]
 
 

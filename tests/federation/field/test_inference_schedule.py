@@ -143,4 +143,4 @@ def test_a_site_refuses_to_start_from_tests_that_a_run_excludes():
         with pytest.raises(DataError, match="used tests it excludes"):
             people.begin(FieldRun((1,), start=start))
     with pytest.raises(DataError, match="not held out of any run"):
-        people.losses([HeldOutFold(1, (0,))])
+        people.losses([HeldOutFold(1, (0,))], ("fixed",))
