@@ -171,7 +171,7 @@ def test_few_tested_people_are_refused_also_without_folds(tmp_path):
     least = 1 + max(data.known.tested.sum() for data in sites.sites_data)
     assert least <= min(data.traces.people for data in sites.sites_data)
     replace_in_policies(sites, "fold = 0", f"fold = {least}")
-    with pytest.raises(TooFewSitesError, match="policy.least_in_fold"):
+    with pytest.raises(TooFewSitesError, match=r"policy\.least_in_fold"):
         sites.run(request_of(task_of(replace(PLAIN, folds=0)))).run()
 
 

@@ -341,8 +341,8 @@ class FieldSite:
         """Start ``run``: exclude its folds' tests and set the initial messages."""
         last = self.task.folds - 1
         # More folds than in a pair, or in another order, would only fill the memory.
-        known = [part for part in sorted({*run.without}) if 0 <= part <= last]
-        if list(run.without) != known[:2]:
+        parts = [part for part in sorted({*run.without}) if 0 <= part <= last]
+        if list(run.without) != parts[:2]:
             raise DataError(f"without={run.without} must be two folds, 0 to {last}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
