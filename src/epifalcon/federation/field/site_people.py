@@ -343,7 +343,7 @@ class FieldSite:
         # More folds than in a pair, or in another order, would only fill the memory.
         parts = [part for part in sorted({*run.without}) if 0 <= part <= last]
         if list(run.without) != parts[:2]:
-            raise DataError(f"without={run.without} must be two folds, 0 to {last}")
+            raise DataError(f"without={run.without} must be up to two folds <= {last}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
         self.rates = self._rates(run)
