@@ -166,6 +166,15 @@ def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
     assert all(unpack(answer).tensors == {} for _, answer in sites.answers)
 
 
+def test_few_tested_people_are_refused_also_without_folds(tmp_path):
+    sites = Sites(tmp_path)
+    least = 1 + max(data.known.tested.sum() for data in sites.sites_data)
+    assert least <= min(data.traces.people for data in sites.sites_data)
+    replace_in_policies(sites, "fold = 0", f"fold = {least}")
+    with pytest.raises(TooFewSitesError, match=r"policy\.least_in_fold"):
+        sites.run(request_of(task_of(replace(PLAIN, folds=0)))).run()
+
+
 def replace_in_policies(sites, before, after):
     for name in sites.names:
         path = sites.folder / name / SITE_FILE
@@ -289,6 +298,54 @@ def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
             assert "error" not in unpack(site.answer(call)).values
             break
         site.answer(call)
+
+
+REPEATED = [
+    ("losses", lambda one: with_values(models=2 * one.values["models"])(one)),
+    ("losses", lambda one: with_values(held_out=2 * one.values["held_out"])(one)),
+    ("sweep", in_run(without=[0, 0])),
+    ("sweep", in_run(without=[1, 0])),
+    ("sweep", in_run(without=[0, 1, 2])),
+]
+
+
+@pytest.mark.parametrize(("phase", "spoil"), REPEATED)
+def test_no_server_fills_a_site_s_memory_by_repetition(phase, spoil, tmp_path):
+    """Products of 60,000 models, equal ones too, would have 29 GB."""
+    sites = Sites(tmp_path, count=1)
+    sites.run(request_of(task_of(replace(QUICK, folds=4)))).run()
+    calls = [call for _, call in sites.calls]
+    sites.start()
+    site = sites.running["site-0"]
+    for call in calls:
+        packet = unpack(call)
+        if packet.header.phase == phase:
+            answer = unpack(site.answer(pack(spoil(packet))))
+            assert answer.values["error"] == "the call does not match its data"
+            break
+        assert "error" not in unpack(site.answer(call)).values
+
+
+@pytest.mark.parametrize("silent", [range(5, 6), range(3, 100)])
+def test_a_site_that_does_not_answer_does_not_choose_the_rates(silent, tmp_path):
+    """A sum over fewer people is lower, whatever the rates are."""
+    task = task_of(replace(QUICK, folds=4), "unknown")
+    sites, asked = Sites(tmp_path), []
+
+    def tamper(site, _call, answer):
+        if site != "site-2" or unpack(answer).header.phase != "losses":
+            return answer
+        asked.append(site)
+        return None if len(asked) - 1 in silent else answer
+
+    sites.tamper = tamper
+    run = sites.run(request_of(task, most_missed=50))
+    summary = run.run()
+    assert len(asked) > 8
+    assert {one["site"] for one in summary["sites"]["troubles"]} == {"site-2"}
+    _, found = run_locally(task, sites.sites_data)
+    expected = found.rates.disease.pathogen.r0
+    assert summary["rates"]["r0"][0] == pytest.approx(expected, rel=0.2)
 
 
 def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):

@@ -241,10 +241,10 @@ def credentials(live, party):
     return {name: one for name, one in found.items() if name.startswith("NVFLARE_JOB_")}
 
 
-def spy(live, own, origin, target, what):
+def spy(live, own, origin, target, what, site=FIRST):
     """Send a message in the name of ``origin``; return what became of it."""
     deployment = live.processes["server"].kit.deployment
-    startup, port = live.kits[FIRST] / "startup", str(deployment.port)
+    startup, port = live.kits[site] / "startup", str(deployment.port)
     return subprocess.run(
         [sys.executable, SPY, startup, port, origin, target, str(what)],
         stdout=subprocess.PIPE,
@@ -325,6 +325,10 @@ def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(live, admin):
     with held_up(live.job_process("server")):
         sent = spy(live, credentials(live, FIRST), own, f"server.{job}", "+600")
         # The rest is not read.
+        assert 64 < int(sent) < 300
+        # Nor do two sites together occupy all threads.
+        others = credentials(live, SECOND), f"{SECOND}.spy", f"server.{job}"
+        sent = spy(live, *others, "+600", SECOND)
         assert 64 < int(sent) < 300
         assert admin.connected() == SITES
     assert parent.memory_info().rss - before < 400 * 2**20

@@ -78,7 +78,7 @@ class FieldRun:
     """Estimated rates; None for those of the task."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class HeldOutFold:
     """A held-out fold, and the folds excluded by the run that evaluates it."""
 
@@ -340,8 +340,10 @@ class FieldSite:
     def begin(self, run: FieldRun) -> None:
         """Start ``run``: exclude its folds' tests and set the initial messages."""
         last = self.task.folds - 1
-        if any(not 0 <= part <= last for part in run.without):
-            raise DataError(f"without={run.without} must be folds from 0 to {last}")
+        # More folds than in a pair, or in another order, would only fill the memory.
+        parts = [part for part in sorted({*run.without}) if 0 <= part <= last]
+        if list(run.without) != parts[:2]:
+            raise DataError(f"without={run.without} must be up to two folds <= {last}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
         self.rates = self._rates(run)

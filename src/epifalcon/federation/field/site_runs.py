@@ -427,6 +427,9 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
         people, policy = self._people, self.admitted.site.policy
         if not people.task.scores_held_out:
             raise DataError("these settings hold out nobody")
+        for several in (call.held_out, call.models):
+            if len(set(several)) < len(several):
+                raise DataError("a fold or model is named twice")
         held_out = call.held_out if policy.validation else ()
         made = people.losses(held_out, call.models)
         return LossesReply(**vars(made))
@@ -442,9 +445,9 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
 
 def group_sizes(people: FieldSite) -> dict[str, int]:
-    """Count all people, and the tested people in each fold."""
+    """Count all people, and the tested people in each fold; without folds, all."""
     found = {"people": people.data.traces.people}
-    for part in range(people.task.folds):
+    for part in range(max(people.task.folds, 1)):
         found[f"tested people in fold {part}"] = int((people.fold == part).sum())
     return found
 
@@ -463,6 +466,8 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         self._run, self._step = FieldRun(), 0
         self._last: dict[str, Sums] = {}
         """Last accepted sums of each site in this run."""
+        self._losses: dict[object, dict[str, calibration.ModelLosses]] = {}
+        """Last losses of each site by folds and models."""
 
     def execute(self, progress: Progress) -> None:
         """Run the whole schedule, write the final sums and collect the scores."""
@@ -502,10 +507,11 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
         self.scores = given(self._call(request, ScoresReply, require))
 
     def figures(self) -> dict[str, Any]:
-        """Return the number of sweeps and the selected transmission model."""
+        """Return the number of sweeps, the transmission model and estimated rates."""
         found = self._result
         model = found.transmission if found.sweeps else None
-        return {"rounds": found.sweeps, "law": model}
+        rates = None if found.rates is None else found.rates.intervals
+        return {"rounds": found.sweeps, "law": model, "rates": rates}
 
     def _invite(self) -> SiteRoster:
         """Invite all sites; a resumed run reuses the person indices."""
@@ -555,10 +561,18 @@ class FieldSitesRun(ServerRun[FieldRunRequest]):
     def losses(
         self, held_out: Sequence[HeldOutFold], models: Sequence[TransmissionModel]
     ) -> calibration.ModelLosses:
-        """Return the sum of held-out losses over the sites that send them."""
+        """Return the sum of held-out losses over the sites that send them.
+
+        Repeated requests compare rates: their sums are over the same sites, with the
+        last losses of those that did not answer.
+        """
         request = LossesRequest(tuple(held_out), tuple(models))
         check = partial(FieldAnswers.losses, models=len(models))
         found = self._call(request, LossesReply, check)
+        key = request.held_out, request.models
+        before = self._losses.get(key, found)
+        found = {site: found.get(site, losses) for site, losses in before.items()}
+        self._losses[key] = found
         return reduce(add, [found[site] for site in sorted(found)])
 
     def _call(

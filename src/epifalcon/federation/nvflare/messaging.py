@@ -27,6 +27,7 @@ from nvflare.fuel.f3.connection import BytesAlike, Connection
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
@@ -50,6 +51,8 @@ _MOST_CONNECTIONS = 16
 """Connections with one certificate: a site has one, and one for each of its jobs."""
 _MOST_FRAMES = 64
 """Frames of one sender that are processed at the same time; more are not read."""
+_MOST_SENDERS = 100
+"""Senders whose frames all have a thread, should those of each wait for a slow job."""
 _MOST_UNREAD = 2000
 """Frames that wait until a receiver reads them: many more than for large messages."""
 _MOST_NAME_CHARACTERS = 200
@@ -79,6 +82,7 @@ def restrict_messages() -> None:
     GrpcDriver.add_connection = _limited_connection
     ConnManager.update_endpoint = _update_name
     ConnManager.process_frame = _process_frame
+    conn_manager.FRAME_THREAD_POOL_SIZE = _MOST_SENDERS * _MOST_FRAMES
     StreamConnection.send_frame = _send_or_close
 
 
