@@ -1,6 +1,7 @@
 """Testing histories as evidence, against enumeration of the day of onset."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from epifalcon.belief_propagation.testing import (
 )
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_kinds import REASONS
 from epifalcon.mobility.clock import Clock
 from tests.epidemic.worlds import known_of
 
@@ -105,3 +107,53 @@ def test_the_rates_of_a_known_outbreak_are_found():
     assert rates[:-1].mean() == pytest.approx(0.004, rel=0.1)
     # Half way, in logarithms, between the data and the prior's 0.15.
     assert rates[-1] == pytest.approx((0.1 * 0.15) ** 0.5, rel=0.1)
+
+
+def known_with(tests, people=3, **columns):
+    """Tests (person, slot, result) with columns ``reason`` and ``onset``."""
+    known = known_of(people, tests)
+    return replace(known, **{key: np.array(one) for key, one in columns.items()})
+
+
+def test_tests_for_ignorable_reasons_are_no_evidence():
+    tests = [(0, 9, 0), (1, 11, 0), (1, 15, 0), (2, 20, 1)]
+    number = [REASONS.index(one) for one in ("random", "symptoms", "contact", "random")]
+    known = known_with(tests, reason=np.array(number, np.int8))
+    nobody = np.zeros(3, np.bool_)
+    found = TestHistories.of(known, CLOCK, SARS_COV_2, OutbreakSettings(), nobody)
+    assert found.tested[found.of_person].sum(axis=1).tolist() == [0, 1, 0]
+    # After a positive test, whatever its reason, nobody is at risk of another.
+    assert found.at_risk[found.of_person[2]].sum() == 11
+
+
+def test_a_stated_onset_is_of_this_disease_or_another_cause():
+    """Against the sum over onsets, other causes having begun on any of seven days."""
+    known = known_with([(0, 24, 0)], people=1, onset=np.array([20], np.int32))
+    nobody = np.zeros(1, np.bool_)
+    found = TestHistories.of(known, CLOCK, SARS_COV_2, OutbreakSettings(), nobody)
+    (history,), test, stated = found.of_person, 12, 10
+
+    def joint(onset):
+        """Probability of the days of tests and of the stated onset."""
+        chance = 1.0
+        for day in range(DAYS):
+            ill = onset is not None and onset <= day < onset + SYMPTOM_DAYS
+            if day != test:
+                chance *= (1 - RATES[day]) * (1 - RATES[-1] * ill)
+            else:
+                chance *= RATES[day] / SYMPTOM_DAYS + RATES[-1] * (onset == stated)
+        return chance
+
+    table = found.likelihood(RATES)
+    for day in range(DAYS):
+        wanted = (1 - found.onset.sum()) * joint(None)
+        for delay, probability in enumerate(found.onset):
+            onset = day + delay if day + delay < DAYS else None
+            wanted += probability * joint(onset)
+        assert table[history, day] == pytest.approx(wanted / joint(None))
+
+
+def test_the_likelihood_without_infection_is_that_of_the_background_rates():
+    found = histories()
+    wanted = [chance(found, history, None, RATES) for history in found.of_person]
+    np.testing.assert_allclose(np.exp(found.log_never(RATES)), wanted)

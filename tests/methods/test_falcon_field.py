@@ -78,6 +78,28 @@ def test_where_regions_differ_a_regional_model_is_selected():
     assert auc["auto"] > auc["fixed"] + 0.01
 
 
+def test_dated_tests_and_a_wrong_pathogen_do_not_mean_that_the_outbreak_has_passed():
+    """The true transmission rate is half of the assumed one."""
+    words = ["city.people=800", "city.regions=60", "city.days=40", "city.slot_hours=8"]
+    words += ["outbreak.seed_count=6", "pathogen.beta=0.2", "labels.target=current"]
+    scene, labels = world("hamlet", *words, seed=2)
+    rule = dataclasses.replace(scene.rule, seed_count=None, seed_share=0.02)
+    scene, untested = Scene(scene.traces, 2, rule=rule), ~labels.known.tested
+    scores, found = {}, {}
+    for rates in ("published", "auto"):
+        field = FieldSettings(sweeps=10, rates=rates)
+        scores[rates] = fitted(labels.known, scene, field=field).scores
+        found[rates] = evaluated(scores[rates].now, labels)
+    assert scores["published"].risk[untested].mean() > 0.9
+    assert scores["auto"].risk[untested].mean() < 0.25
+    mean = scores["auto"].now[untested].mean()
+    assert mean == pytest.approx(found["auto"].prevalence, abs=0.02)
+    assert found["auto"].auc > found["published"].auc + 0.05
+    r0, low, high = scores["auto"].diagnostics["rates"]["r0"]
+    assert low < 0.2 / scene.pathogen.mu < high
+    assert r0 < scene.pathogen.r0
+
+
 @pytest.mark.parametrize("mode", ["sums", "local"])
 def test_a_private_run_writes_a_ledger_and_resumes(mode, tmp_path):
     scene = dataclasses.replace(town_scene(), folder=tmp_path / "field")

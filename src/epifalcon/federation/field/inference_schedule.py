@@ -12,7 +12,8 @@ The same schedule is used in one process, over sites and in the audit:
 4. the final run with all tests, with the model that all held-out folds selected.
 
 A run only starts from one that used a subset of its tests, so nobody's own result
-affects its own risk. A private run is one run, without folds.
+affects its own risk, except through the estimated rates, which are equal for all. A
+private run is one run, without folds and with the rates of the task.
 """
 
 from collections.abc import Callable, Sequence
