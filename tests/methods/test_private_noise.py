@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from epifalcon.epidemic.test_kinds import TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import (
     BudgetExceededError,
@@ -19,6 +20,8 @@ from epifalcon.federation.field.settings import (
     FieldPrivacySettings,
 )
 from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.preparation import SiteData
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.methods.base import INSECURE_SEED, Context
 from epifalcon.methods.falcon import Falcon
@@ -144,6 +147,20 @@ def test_a_folder_refuses_to_cover_other_data_with_its_noise(make, tmp_path):
     with pytest.raises(BudgetExceededError, match="the same data and settings"):
         fit(again, one_flipped(), folder=tmp_path)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_kinds_of_tests_with_equal_numbers_in_other_kinds_are_other_data():
+    """The sensitivities of both kinds, one after the other, are equal."""
+    known, digests = town.known(), set()
+    kind = np.arange(len(known.person), dtype=np.int8) % 2
+    for days in (1, 2):
+        parts = (0.2, 0.9, 0.3)[:days], (0.2, 0.9, 0.3)[days:]
+        kinds = tuple(
+            TestKind(name="k", sensitivity=p, specificity=0.99) for p in parts
+        )
+        tests = replace(known, kind=kind, kinds=kinds)
+        digests.add(digest(arrays=SiteData(town.traces(), tests).arrays))
+    assert len(digests) == 2
 
 
 def test_other_data_in_a_folder_get_other_noise_of_fedpregnn(tmp_path):

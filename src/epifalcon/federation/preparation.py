@@ -111,6 +111,7 @@ class SiteData:
             "positive": known.positive,
             "slot": known.slot,
             "sensitivity": np.concatenate([each.sensitivity for each in known.kinds]),
+            "days": np.array([len(each.sensitivity) for each in known.kinds]),
             "specificity": np.array([each.specificity for each in known.kinds]),
             "kind": np.asarray(known.kind),
         }

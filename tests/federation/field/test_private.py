@@ -147,6 +147,25 @@ def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
                     assert moved <= receipt.clip * most + 1e-6
 
 
+@MODES
+@CELLS
+@pytest.mark.parametrize("unit", ["visit", "day"])
+def test_one_visit_does_not_decide_about_the_rest_of_a_message(mode, cells, unit):
+    """A person spends equal time in two regions, of which a message has one."""
+    settings = private_settings(mode=mode, cells=cells, unit=unit, places=1, sweeps=1)
+    known = town.known()
+    traces, tests = part_of(
+        town.traces(), known, [int(known.person[known.positive][0])]
+    )
+    by_slot = np.arange(SLOTS, dtype=np.int32)[:, None] % 2
+    traces = dataclasses.replace(traces, by_slot=by_slot)
+    whole, less = (
+        sent_by(one, tests, settings) for one in (traces, without(traces, 0, 0))
+    )
+    for one, other in zip(whole, less, strict=True):
+        assert 0 < np.linalg.norm(one - other) <= 1 + 1e-6
+
+
 def test_a_test_of_one_person_changes_nothing_of_others():
     """Half of the others have a positive and then a negative test without errors."""
     people = town.traces().people

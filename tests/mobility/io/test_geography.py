@@ -169,6 +169,24 @@ def test_places_give_coordinates_to_given_ids(tmp_path):
     assert great_circle_km(found.regions.lonlat, np.array([[2, 1], [4, 3]])).max() < 1
 
 
+@pytest.mark.parametrize("rule", ["grid", "h3", "given"])
+def test_unvisited_regions_that_no_file_lists_are_refused(tmp_path, rule):
+    """Otherwise the list of regions would show who was where, as if by default."""
+    if rule == "h3":
+        pytest.importorskip("h3ronpy")
+    places = table(tmp_path, "id,lat,lon\ny,1,2\nx,3,4\n")
+    path = tmp_path / "visits.csv"
+    path.write_text("person,time,cell\na,2020-03-01,x\n")
+    listed = {} if rule == "given" else {"places": places}
+    settings = ImportSettings(kind="cells", regions=rule, keep_unvisited=True, **listed)
+    with pytest.raises(SettingsError, match="keep_unvisited=true needs regions that"):
+        import_visits(path, settings)
+    np.save(tmp_path / "m.npy", np.zeros((2, 48)))
+    settings = ImportSettings(kind="matrix", keep_unvisited=True)
+    with pytest.raises(SettingsError, match="keep_unvisited=true needs regions that"):
+        import_visits(tmp_path / "m.npy", settings)
+
+
 @pytest.mark.parametrize(
     ("module", "rule"), [("h3ronpy", "h3"), ("shapely", "polygons")]
 )

@@ -59,6 +59,16 @@ class FieldPlan:
         return Budget(**limits, delta=privacy.delta)
 
     @property
+    def places(self) -> int:
+        """Number of regions per cell that a person sends for; 0 for all.
+
+        One visit can change which regions have the most time, and so all of their
+        entries. Only the bound of a person's whole message covers that.
+        """
+        limited = self.settings.mode == "local" and self.settings.unit == "person"
+        return self.settings.places if limited else 0
+
+    @property
     def presence_reach(self) -> float:
         """Sensitivity of presence to the protected unit, as a share of the window."""
         slots = {"visit": 1, "day": self.clock.slots_per_day}.get(self.settings.unit)

@@ -40,7 +40,8 @@ class FieldPrivacySettings(Checked):
     positive who stayed in one region all the time has norm 1."""
     places: Count = 2
     """Number of regions per cell in a person's message in mode ``local``: those with
-    the most time spent."""
+    the most time spent. Used for ``unit = "person"`` only; for other units a message is
+    for all regions, since one visit can change which have the most time."""
     presence_share: Positive = 0.1
     """Fraction of mu^2 spent on the numbers of people per place. Not used in mode
     ``local``, where regions are sent without protection."""

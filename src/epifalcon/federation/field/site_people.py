@@ -172,7 +172,7 @@ def presence_clipping(plan: FieldPlan) -> ClippingRule:
     bound, reach, base = plan.settings.bound, plan.presence_reach, np.zeros(slots)
     clipping = ClippingRule(base, 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
     if plan.settings.mode == "local":
-        return clipping._replace(length=plan.length, places=plan.settings.places)
+        return clipping._replace(length=plan.length, places=plan.places)
     if plan.settings.unit != "person":
         return clipping._replace(cap=1 / slots, bound=np.inf)
     cap = min(1 / slots, reach / clock.slots_per_day)
@@ -193,7 +193,7 @@ def excess_clipping(
         plan.length,
         plan.cap(most) if number == 1 else np.inf,
         plan.settings.bound if whole else np.inf,
-        plan.settings.places if plan.settings.mode == "local" else 0,
+        plan.places,
         plan.reach(number, most),
     )
 

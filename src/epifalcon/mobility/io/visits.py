@@ -158,6 +158,7 @@ def import_visits(
         first = int(reading.run(progress)["slot"].min())  # type: ignore[arg-type]
         settings = replace(settings, start=_day(first, settings.clock(1)))
     reading = _Reading(table, settings, wanted, places, ignored)
+    _require_listed(settings, reading.regions)
     seen = reading.run(progress)
     rows = reading.rows.finish()
     clock = _clock(path, settings, seen["slot"])
@@ -522,6 +523,16 @@ def _region_rule(
     return GridRegions(settings.cell_km)
 
 
+def _require_listed(settings: ImportSettings, rule: RegionRule) -> None:
+    """Raise ``SettingsError`` if unvisited regions are wanted, but in no file."""
+    if settings.keep_unvisited and not rule.unvisited:
+        raise SettingsError(
+            "keep_unvisited=true needs regions that a file lists: choose polygons, "
+            "towers, or given regions with a table of places; of a grid, of H3 cells "
+            "and of names in the data only visited regions are known"
+        )
+
+
 def _day(slot: int, clock: Clock) -> str:
     """Return the ISO date of a slot counted from 1970."""
     return str(np.datetime64(int(slot) // clock.slots_per_day, "D"))
@@ -732,6 +743,7 @@ def read_matrix(
 
     places = read_places(settings)
     given = GivenRegions(places, "area", settings.keep_unvisited)
+    _require_listed(settings, given)
     keys = given.keys(pl.DataFrame({"place_text": pl.Series(ids).cast(pl.String)}))
     if keys.null_count():
         lost = ids[keys.is_null().to_numpy()]
