@@ -219,3 +219,22 @@ def test_a_failing_destructor_without_a_stop_is_printed():
     done = program("half = Half(False); half.whole = True; del half")
     assert done.returncode == 0
     assert "has no attribute 'other'" in done.stderr
+
+
+def test_processes_import_no_module_of_the_working_directory(tmp_path):
+    (tmp_path / "selectors.py").write_text("open('planted', 'w')")
+    program = (
+        "import sys\nfrom epifalcon.cli.main import main\n"
+        "sys.argv = ['epifalcon', 'presets']\nmain()\n"
+        "import multiprocessing\n"
+        "worker = multiprocessing.get_context('forkserver').Process(target=print)\n"
+        "worker.start()\nworker.join()\nprint('ended', worker.exitcode)"
+    )
+    # As the installed program, which has no working directory in its path.
+    command = [sys.executable, "-P", "-c", program]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "ended 0", done.stderr
+    assert not (tmp_path / "planted").exists()
