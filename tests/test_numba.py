@@ -95,7 +95,9 @@ def test_cached_code_with_a_renamed_class_is_compiled_again(tmp_path):
         assert ran.stdout == "3.0\n", ran.stderr
 
 
-def test_a_file_in_the_working_directory_does_not_choose_the_cache(tmp_path, monkeypatch):
+def test_a_file_in_the_working_directory_does_not_choose_the_cache(
+    tmp_path, monkeypatch
+):
     # Whoever writes the cache can run code as the user.
     settings = tmp_path / ".numba_config.yaml"
     settings.write_text(f"cache_dir: {tmp_path / 'cache'}\n")

@@ -342,9 +342,12 @@ def owner_only(closed: int = 0o077) -> Iterator[None]:
 def as_private_as(*sources: Path) -> contextlib.AbstractContextManager[None]:
     """Make files readable only by those who can read all of the folders.
 
-    These are the owner, members of the group, and all users.
+    These are the owner, members of the group, and all users. A folder may be a part of
+    a run or an import that others cannot read.
     """
-    modes = [source.stat().st_mode for source in sources]
+    places = {Path(os.path.realpath(source)) for source in sources}
+    whole = {p for one in places for p in one.parents if os.path.isfile(p / MANIFEST)}
+    modes = [place.stat().st_mode for place in places | whole]
     return owner_only(
         sum(bits for bits in (0o070, 0o007) if not all(mode & bits for mode in modes))
     )

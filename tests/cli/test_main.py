@@ -238,3 +238,16 @@ def test_processes_import_no_module_of_the_working_directory(tmp_path):
     )
     assert done.stdout.splitlines()[-1] == "ended 0", done.stderr
     assert not (tmp_path / "planted").exists()
+
+
+def test_settings_of_plots_in_the_working_directory_are_not_executed(tmp_path):
+    frames = ".f_back" * 3
+    escape = (
+        f"[g:=[0], g.append((g[1].gi_frame{frames}.f_builtins for _ in [0])), "
+        "[x for x in g[1]][0]['open']('planted', 'w')]"
+    )
+    (tmp_path / "matplotlibrc").write_text(f"axes.prop_cycle: {escape}\n")
+    command = [sys.executable, "-P", "-c", "import epifalcon.reports.plot_style"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "planted").exists()
