@@ -221,23 +221,25 @@ def test_a_failing_destructor_without_a_stop_is_printed():
     assert "has no attribute 'other'" in done.stderr
 
 
-def test_processes_import_no_module_of_the_working_directory(tmp_path):
-    (tmp_path / "selectors.py").write_text("open('planted', 'w')")
-    program = (
-        "import sys\nfrom epifalcon.cli.main import main\n"
+def test_processes_import_no_module_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "selectors.py").write_text("open('planted', 'w')")
+    # As the installed program: a file elsewhere, so that only its children could
+    # have the working directory in their path.
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, sys\nfrom epifalcon.cli.main import main\n"
         "sys.argv = ['epifalcon', 'presets']\nmain()\n"
-        "import multiprocessing\n"
         "worker = multiprocessing.get_context('forkserver').Process(target=print)\n"
-        "worker.start()\nworker.join()\nprint('ended', worker.exitcode)"
+        "if __name__ == '__main__':\n"
+        "    worker.start()\n    worker.join()\n    print('ended', worker.exitcode)"
     )
-    # As the installed program, which has no working directory in its path.
-    command = [sys.executable, "-P", "-c", program]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, cwd=shared, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "ended 0", done.stderr
-    assert not (tmp_path / "planted").exists()
+    assert not (shared / "planted").exists()
 
 
 def test_settings_of_plots_in_the_working_directory_are_not_executed(tmp_path):
