@@ -95,6 +95,25 @@ def test_cached_code_with_a_renamed_class_is_compiled_again(tmp_path):
         assert ran.stdout == "3.0\n", ran.stderr
 
 
+def test_a_file_in_the_working_directory_does_not_choose_the_cache(
+    tmp_path, monkeypatch
+):
+    # Whoever writes the cache can run code as the user.
+    settings = tmp_path / ".numba_config.yaml"
+    settings.write_text(f"cache_dir: {tmp_path / 'cache'}\n")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    program = (
+        "from epifalcon._numba import numba\n"
+        "print([numba.config.CACHE_DIR])\n"
+        # Compiling reads the settings again.
+        "numba.njit(lambda x: x)(1)\n"
+        "print([numba.config.CACHE_DIR])"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.split() == ["['']", "['']"], ran.stderr
+
+
 def test_a_part_may_share_out_work_itself():
     done = []
 

@@ -454,3 +454,16 @@ def test_odd_strings_come_back_from_disk(tmp_path):
         store.write(folder, "names", arrays, meta={}, origin=Origin())
         back = store.read(folder, "names").arrays
         assert unpack_strings("name", back) == tuple(values)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+def test_outputs_are_readable_by_those_who_can_read_the_source(tmp_path, mode):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source").chmod(mode)
+    before = os.umask(0o022)
+    try:
+        with store.as_private_as(tmp_path / "source"):
+            (tmp_path / "made").mkdir()
+    finally:
+        assert os.umask(before) == 0o022
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == mode

@@ -18,6 +18,10 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Numba reads settings, such as the folder of cached code, from a file in the working
+# directory, which others may have written. Environment variables remain in effect.
+numba.core.config._config_fname = os.devnull
+numba.core.config.reload_config()  # type: ignore[no-untyped-call]
 # Combine equal operations on adjacent values into vector instructions, as C compilers
 # do; this reduces the time of the hypergraph product by a quarter.
 numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]

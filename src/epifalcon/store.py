@@ -326,9 +326,13 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def owner_only() -> Iterator[None]:
-    """Make all files that the process creates readable only by their owner."""
-    before = os.umask(0o077)
+def owner_only(closed: int = 0o077) -> Iterator[None]:
+    """Make all files that the process creates readable only by their owner.
+
+    ``closed`` are the permissions that nobody gets, in addition to the umask's.
+    """
+    before = os.umask(closed)
+    os.umask(before | closed)
     try:
         yield
     finally:
@@ -336,9 +340,17 @@ def owner_only() -> Iterator[None]:
 
 
 def as_private_as(*sources: Path) -> contextlib.AbstractContextManager[None]:
-    """Return ``owner_only`` if only its owner can read one of the folders."""
-    private = any(not source.stat().st_mode & 0o077 for source in sources)
-    return owner_only() if private else contextlib.nullcontext()
+    """Make files readable only by those who can read all of the folders.
+
+    These are the owner, members of the group, and all users. A folder may be a part of
+    a run or an import that others cannot read.
+    """
+    places = {Path(os.path.realpath(source)) for source in sources}
+    whole = {p for one in places for p in one.parents if os.path.isfile(p / MANIFEST)}
+    modes = [place.stat().st_mode for place in places | whole]
+    return owner_only(
+        sum(bits for bits in (0o070, 0o007) if not all(mode & bits for mode in modes))
+    )
 
 
 @contextlib.contextmanager

@@ -219,3 +219,37 @@ def test_a_failing_destructor_without_a_stop_is_printed():
     done = program("half = Half(False); half.whole = True; del half")
     assert done.returncode == 0
     assert "has no attribute 'other'" in done.stderr
+
+
+def test_processes_import_no_module_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "selectors.py").write_text("open('planted', 'w')")
+    # As the installed program: a file elsewhere, so that only its children could
+    # have the working directory in their path.
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, sys\nfrom epifalcon.cli.main import main\n"
+        "sys.argv = ['epifalcon', 'presets']\nmain()\n"
+        "worker = multiprocessing.get_context('forkserver').Process(target=print)\n"
+        "if __name__ == '__main__':\n"
+        "    worker.start()\n    worker.join()\n    print('ended', worker.exitcode)"
+    )
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, cwd=shared, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "ended 0", done.stderr
+    assert not (shared / "planted").exists()
+
+
+def test_settings_of_plots_in_the_working_directory_are_not_executed(tmp_path):
+    frames = ".f_back" * 3
+    escape = (
+        f"[g:=[0], g.append((g[1].gi_frame{frames}.f_builtins for _ in [0])), "
+        "[x for x in g[1]][0]['open']('planted', 'w')]"
+    )
+    (tmp_path / "matplotlibrc").write_text(f"axes.prop_cycle: {escape}\n")
+    command = [sys.executable, "-P", "-c", "import epifalcon.reports.plot_style"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "planted").exists()

@@ -326,11 +326,15 @@ def test_others_read_no_output_from_data_that_they_cannot_read(
         (given / "private").mkdir()
         (given / "city").rename(given / "private" / "city")
     (given / closed).chmod(0o700)
-    words = ("--city", given, "--known", own_data, "--method", "hbp", "--quiet")
-    out = {name: tmp_path / name for name in ("run", "outbreak", "inspect", "r.csv")}
+    words = ("--city", given, "--known", own_data, "--method", "hbp", *DISEASE)
+    names = ("run", "outbreak", "inspect", "r.csv", "parts")
+    out = {name: tmp_path / name for name in names}
     assert epifalcon("run", *words, "--out", out["run"]).code == 0
+    parts = ("--sites", 2, "--out", out["parts"])
+    assert epifalcon("federate", "deal", out["run"], *parts).code == 0
     assert epifalcon("predict", out["run"], "--out", out["r.csv"]).code == 0
-    city = given / closed
+    # The city is a part of a folder that others cannot read.
+    city = given / ("city" if closed == "." else closed)
     assert epifalcon("outbreak", "--city", city, "--out", out["outbreak"]).code == 0
     assert epifalcon("inspect", city, "--out", out["inspect"]).code == 0
     files = [path for one in out.values() for path in (one, *one.rglob("*"))]

@@ -103,6 +103,9 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _stop_again
+    # Processes that this one starts import no module of the working directory, which
+    # others may have written.
+    os.environ["PYTHONSAFEPATH"] = "1"
     for name in ("stdin", "stdout", "stderr"):
         # A closed stream is None, and the next opened file would get its number.
         if getattr(sys, name) is None:

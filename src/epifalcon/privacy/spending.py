@@ -72,8 +72,8 @@ class SpendingRecord:
         ``heads`` are the hashes after 0, 1, 2, ... entries, to which the caller adds.
         A log may be ahead of the record by the entries of a process that was killed.
         """
-        with store.writing(self.path):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with store.writing(self.path), store.owner_only():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_suffix(".lock"), wait=True):
             logs, before = self._read(), len(heads) - 1
             if name not in logs:

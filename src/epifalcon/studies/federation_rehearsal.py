@@ -265,7 +265,7 @@ def split_city(city: Path, out: Path, sites: int) -> list[Path]:
     known.require_people_of(traces)
     parts = split_sites(traces, known, sites)
     origin = store.Origin.now({}, None)
-    with store.new_directory(out) as scratch:
+    with simulation.guarded_as(city), store.new_directory(out) as scratch:
         for number, part in enumerate(parts):
             place = scratch / f"part-{number + 1}"
             part.traces.save(place / "city", origin)

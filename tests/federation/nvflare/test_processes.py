@@ -26,7 +26,7 @@ from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from epifalcon.federation.nvflare import components
-from epifalcon.federation.nvflare.processes import _environment
+from epifalcon.federation.nvflare.processes import _command, _environment
 from epifalcon.federation.nvflare.provisioning import Deployment, Kit
 from tests.federation.nvflare.live import LOOPBACK, leaks, until
 
@@ -243,6 +243,18 @@ def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeyp
     assert found["OMP_WAIT_POLICY"] == "passive"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert _environment(kit)["OMP_WAIT_POLICY"] == "active"
+
+
+def test_no_module_of_the_working_directory_is_imported(tmp_path):
+    # A folder that others can write to must not bring code to the keys of a kit.
+    (tmp_path / "selectors.py").write_text("raise SystemExit('planted')")
+    deployment = Deployment(project="p", host="localhost", sites=("a",))
+    kit = Kit(tmp_path / "kit", "a", deployment)
+    ran = subprocess.run(
+        _command(kit), env=_environment(kit), cwd=tmp_path, capture_output=True
+    )
+    assert b"planted" not in ran.stderr
+    assert b"kit: not a start-up kit" in ran.stderr
 
 
 # What the tests of a federation rely on.

@@ -133,6 +133,8 @@ def _environment(kit: Kit) -> dict[str, str]:
         "OMP_WAIT_POLICY": "passive",
         **inherited,
         "TMPDIR": str(temporary),
+        # No module of the working directory, which others may have written.
+        "PYTHONSAFEPATH": "1",
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
     }
