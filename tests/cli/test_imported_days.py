@@ -14,6 +14,7 @@ from epifalcon.mobility.traces import Traces
 
 PEOPLE, DAYS = 24, 4
 FIRST = dt.datetime(2020, 3, 6)
+RUN = ("run", "--city", "city", "--pathogen", "sars-cov-2", "--out", "run")
 ZONE = ("--timezone", "Europe/Berlin", "--slot-hours", "6")
 TOWERS = "tower,lat,lon\n" + "".join(f"t{k},48.{k},11.5\n" for k in range(4))
 
@@ -159,7 +160,7 @@ TESTS = "".join(
 def state(epifalcon, tmp_path, imported):
     imported("grid", "city", DAYS - 1, "--test-kind", "antigen", tests=TESTS)
     for words in (
-        ("run", "--city", "city", "--out", "run", "--set", "field.sweeps=4"),
+        (*RUN, "--set", "field.sweeps=4"),
         ("update", "state", "--from", "run"),
     ):
         made = epifalcon(*words, "--quiet")
@@ -224,7 +225,7 @@ def test_visits_of_a_day_that_tests_added(epifalcon, tmp_path, imported):
     late = "p3,2020-03-10,pos,pcr\n"
     imported("grid", "city", DAYS - 1, tests=TESTS + late)
     for words in (
-        ("run", "--city", "city", "--out", "run", "--set", "field.sweeps=4"),
+        (*RUN, "--set", "field.sweeps=4"),
         ("update", "state", "--from", "run"),
     ):
         assert epifalcon(*words, "--quiet").code == 0
@@ -261,7 +262,7 @@ def test_predict_takes_files_of_the_import(epifalcon, tmp_path):
 def test_a_missing_file_of_regions_is_named(epifalcon, tmp_path, imported):
     imported("towers", "city", DAYS - 1, tests=TESTS)
     for words in (
-        ("run", "--city", "city", "--out", "run", "--set", "field.sweeps=4"),
+        (*RUN, "--set", "field.sweeps=4"),
         ("update", "state", "--from", "run"),
     ):
         assert epifalcon(*words, "--quiet").code == 0
