@@ -230,8 +230,9 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     ):
         said = epifalcon(*write_own_data(tmp_path, name, people, visited))
         assert said.code == 0, said.err
-    words = ("--city", "old", "--known", "old", *QUICK[6:], *STATUS)
-    said = epifalcon("run", *words, "--out", "run", "--quiet")
+    run = ("run", *QUICK[6:], *STATUS, "--pathogen", "sars-cov-2")
+    words = ("--city", "old", "--known", "old", "--out", "run", "--quiet")
+    said = epifalcon(*run, *words)
     assert said.code == 0, said.err
     assert epifalcon("predict", "run", "--out", "r.csv").code == 0
     assert set(pl.read_csv("r.csv")["person"]) == {f"p{n}" for n in range(60)}
@@ -248,11 +249,10 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     assert known["zoë"] is None
     # Tests of people with other names are refused.
     words = ("--city", "new", "--known", "other", "--out", "m.csv")
-    for command in (("predict", "run"), ("run", *QUICK[6:], *STATUS)):
+    for command in (("predict", "run"), run):
         said = epifalcon(*command, *words)
         said.require_error(3, "the tests are of people with other names")
     words = ("--visits", "new-visits.csv", "--kind", "checkins", "--out", "untested")
     epifalcon("import", *words, "-q")
-    words = ("--city", "new", "--known", "untested", "--out", "no")
-    said = epifalcon("run", *words)
+    said = epifalcon(*run, "--city", "new", "--known", "untested", "--out", "no")
     said.require_error(3, "untested: holds no test results; import with --tests")

@@ -187,13 +187,11 @@ def test_the_disease_of_own_data_must_be_named(epifalcon, own_data, tmp_path):
     said.require_error(2, "flu.toml: needs mu", alone=True)
     (tmp_path / "flu.toml").write_text("beta = 0.3\nalpha = 0.5\nmu = 0.2\n")
     said = epifalcon(*words, tmp_path / "flu", "--pathogen", tmp_path / "flu.toml")
-    assert (
-        "Disease: flu (assumed: 2.0 days from infection to being infectious, "
-        "5.0 days infectious, R0 1.5)" in said.out
-    )
+    assert "Disease: flu. Estimated, with 90 % intervals: R0 " in said.out
+    assert "to being infectious 2 (assumed), days infectious 5 (assumed)" in said.out
     summary = json.loads((tmp_path / "flu" / "summary.json").read_text())
     assert summary["pathogen"] == "flu"
-    assert "Disease: flu (assumed" in (tmp_path / "flu" / "report.html").read_text()
+    assert "Disease: flu. Estimated" in (tmp_path / "flu" / "report.html").read_text()
 
 
 def test_an_unknown_disease_is_only_for_methods_that_estimate_rates(
