@@ -26,6 +26,12 @@ def own_state(tmp_path_factory):
         yield state
 
 
+@pytest.fixture(autouse=True)
+def no_safe_path(monkeypatch):
+    """Child processes import the tests, also after a command in this process."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+
+
 @pytest.fixture
 def stored_page(request):
     """Compare a page with the stored one of this name."""

@@ -35,7 +35,7 @@ from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.worker_pool import WorkerOptions
 from tests.studies.invented_world import DAYS, invented_world
 
-PEOPLE, SEED = 180, 20
+PEOPLE, SEED = 180, 21
 REGIME = "mixed"
 QUICK = ("soft-dct-ratio", "exposure-logistic", "mean-field", "hbp", "falcon-field")
 SHORT = (

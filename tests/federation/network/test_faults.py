@@ -61,7 +61,7 @@ FAULTS = {
     "too wide": (UPLOAD, with_tensor("rows", lambda r: r.repeat(1, 2)), "width 12"),
     "other keys": (UPLOAD, with_tensor("keys", lambda k: k + 1), "places shared"),
     "other channel": (UPLOAD, with_values(channel="upload/0"), "an upload of 'upload"),
-    "other protocol": (UPLOAD, with_header(protocol=9), "protocol is 9"),
+    "other protocol": (UPLOAD, with_header(protocol=99), "protocol is 99"),
     "complaint": (UPLOAD, with_values(error="no\nidea"), "the site reports: no idea"),
     "long row": ("begin", with_tensor("rows", lambda r: r * 1000), "noise allow"),
     "gradient less": (GRADIENTS, with_tensor(BIAS, lambda g: g[:1]), "and shapes"),
