@@ -330,7 +330,8 @@ def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(live, admin):
         others = credentials(live, SECOND), f"{SECOND}.spy", f"server.{job}"
         sent = spy(live, *others, "+600", SECOND)
         assert 64 < int(sent) < 300
-        assert admin.connected() == SITES
+        # A site whose messages are not read may count as gone.
+        assert {*admin.connected()} <= {*SITES}
     assert parent.memory_info().rss - before < 400 * 2**20
     status = admin.wait(job, PATIENCE)
     assert (status.succeeded, status.why) == (True, "")
