@@ -104,9 +104,8 @@ STUDY = Study(
         "full": (
             (
                 "For lack of time, hybrid with its 1,920 slots has 1,000 people and "
-                "four seeds, 20,000 people have two regimes, four methods and two "
-                "seeds, and DCRNN has one regime of towns with 2,000 people; others "
-                "have five seeds"
+                "at most four seeds, 20,000 people have two regimes, four methods and "
+                "at most two seeds, and DCRNN has one regime of towns with 2,000 people"
             ),
         )
     },
