@@ -317,6 +317,7 @@ def test_no_message_opens_a_connection_writes_a_file_or_holds_up_a_run(live, adm
     assert f"too many unfinished messages of {FIRST}" in live.texts()
 
 
+@pytest.mark.slow
 def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(live, admin):
     job = live.submit(admin, request_of(40, PrivacySettings()), "flooded")
     live.reached("flooded", 2)
