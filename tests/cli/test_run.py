@@ -264,6 +264,26 @@ def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     assert "simulated_on_real_people" not in Path("real.csv").read_text()
 
 
+@pytest.mark.parametrize("mode", ["sums", "local", "paper"])
+def test_noise_does_not_cover_an_outbreak_simulated_on_real_traces(
+    epifalcon, own_data, tmp_path, mode
+):
+    """One person's trace decides whom that person infects: the tests of others."""
+    words = ["run", "--city", own_data, "--simulate", "--mode", mode]
+    words += ["--method", "falcon" if mode == "paper" else "falcon-field"]
+    said = epifalcon(*words, "--out", tmp_path / "run")
+    said.require_error(2, "changes the tests of others", alone=True)
+    assert list(tmp_path.glob("run*")) == []
+    beside = ("--set", "field_privacy.mode=sums", "--beside", "falcon-field")
+    words = ("run", "--city", own_data, "--simulate", "--method", "hbp", *beside)
+    said = epifalcon(*words, "--out", tmp_path / "run")
+    said.require_error(2, "changes the tests of others", alone=True)
+    if mode == "sums":
+        said = epifalcon(*words, "--insecure-seed", "--out", tmp_path / "run")
+        assert said.code == 0, said.err
+        assert "NOT PRIVATE" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     "words", [DISEASE, ("--known", "own", *DISEASE), ("--simulate",)]
 )
