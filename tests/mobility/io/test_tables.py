@@ -1,5 +1,7 @@
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -55,7 +57,24 @@ def test_row_numbers_are_the_lines_of_the_file(tmp_path):
     rows, lines, counts = read(path, ["a"])
     assert lines == [2, 4, 6, 9, 10, 11]
     assert counts == [2, 2, 2, 1, 2, 3]
-    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert [row[0] for row in rows] == ["1", "2", "3", None, "5", None]
+
+
+def test_short_rows_under_a_header_of_many_names_fill_no_memory(tmp_path):
+    rows = 20_000
+    path = write(tmp_path, "a,b" + ",c" * 10_000 + "\n" + "1,x\n" * rows)
+    script = (
+        "import pathlib, resource, sys\n"
+        "from epifalcon.mobility.io.tables import CsvTable\n"
+        "for batch in CsvTable(pathlib.Path(sys.argv[1])).batches({'a': 'a'}):\n"
+        "    print(len(batch.frame))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    read_rows, megabytes = map(int, done.stdout.split())
+    assert read_rows == rows
+    assert megabytes < 1000
 
 
 @pytest.mark.parametrize("block", [1, 16, 1 << 20])
