@@ -16,12 +16,7 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import (
-    FinishedRun,
-    data_folder,
-    finish,
-    open_run,
-)
+from epifalcon.experiments.run_folder import FinishedRun, data_folder, finish, open_run
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
 from tests.cli.runs import content, names, strict, timeless, with_set, write_own_data
