@@ -1,5 +1,7 @@
 import csv
 import io
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +126,20 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path, "a,b\n" + "1" * 500 + ",2\n")
     with pytest.raises(DataError, match="longer than"):
         read(Path(path), ["a"])
+
+
+def test_nothing_is_read_or_removed_in_a_folder_that_others_can_create(tmp_path):
+    user = f"epifalcon-test-{os.getpid()}"
+    planted, precious = Path(f"/var/tmp/polars-{user}"), tmp_path / "424242"
+    precious.mkdir()
+    planted.mkdir()
+    try:
+        (planted / "spill").symlink_to(tmp_path)
+        script = "import epifalcon as ef, polars as pl; pl.DataFrame({'a': [1]})"
+        script += ".lazy().collect(engine='streaming'); import time; time.sleep(1)"
+        env = {**os.environ, "USER": user, "HOME": str(tmp_path / "home")}
+        env.pop("POLARS_OOC_SPILL_DIR", None)
+        subprocess.run([sys.executable, "-c", script], check=True, env=env)
+    finally:
+        shutil.rmtree(planted)
+    assert precious.exists()
