@@ -317,22 +317,6 @@ def test_no_message_opens_a_connection_writes_a_file_or_holds_up_a_run(live, adm
     assert f"too many unfinished messages of {FIRST}" in live.texts()
 
 
-@pytest.mark.slow
-def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(live, admin):
-    job = live.submit(admin, request_of(40, PrivacySettings()), "flooded")
-    live.reached("flooded", 2)
-    parent = psutil.Process(live.processes["server"].process.pid)
-    before, own = parent.memory_info().rss, f"{FIRST}.spy"
-    with held_up(live.job_process("server")):
-        sent = spy(live, credentials(live, FIRST), own, f"server.{job}", "+600")
-        # The rest is not read.
-        assert 64 < int(sent) < 300
-    assert parent.memory_info().rss - before < 400 * 2**20
-    status = admin.wait(job, PATIENCE)
-    assert (status.succeeded, status.why) == (True, "")
-    assert live.summary("flooded")["sites"]["troubles"] == []
-
-
 def test_nothing_listens_but_the_server_and_no_command_line_holds_a_secret(live, admin):
     deployment = live.processes["server"].kit.deployment
     job = live.submit(admin, request_of(40, PrivacySettings()), "watched")

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.communicator import Communicator, Mode, driver_mgr
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
+from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
@@ -21,7 +23,10 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import Datum
 
 from epifalcon.federation.nvflare import messaging
-from tests.federation.nvflare.live import until
+from epifalcon.federation.nvflare.components import UnixDriver
+from epifalcon.federation.nvflare.processes import free_ports
+from epifalcon.federation.nvflare.provisioning import Deployment, provision
+from tests.federation.nvflare.live import PATIENCE, until
 
 MB = 2**20
 
@@ -250,6 +255,91 @@ def test_frames_of_a_sender_are_not_read_while_many_are_processed():
         reader.join(60)
     until(lambda: len(done) == 800, "all frames to be processed")
     manager.frame_mgr_executor.shutdown()
+
+
+def credentials(kit, role):
+    names = {"ca_cert": "rootCA.pem"}
+    names |= {f"{role}_cert": f"{role}.crt", f"{role}_key": f"{role}.key"}
+    found = {key: f"{kit / 'startup' / name}" for key, name in names.items()}
+    return {**found, "connection_security": "mtls"}
+
+
+class Party:
+    """What connects to the server under a name, and reads nothing until ``ready``."""
+
+    def __init__(self, name, url, kit=None):
+        self.name, self.sent, self.read = name, 0, []
+        self.ready = threading.Event()
+        own = credentials(kit, "client") if kit else {}
+        self.link = Communicator(Endpoint(name, conn_props=own))
+        self.link.register_message_receiver(CoreCell.APP_ID, self)
+        self.link.add_connector(url, Mode.ACTIVE, secure=kit is not None)
+        self.link.start()
+        until(lambda: self.link.find_endpoint("server"), "the connection")
+
+    def process_message(self, _endpoint, _connection, _app_id, message):
+        self.ready.wait(PATIENCE)
+        self.read.append(message.headers[MessageHeaderKey.ORIGIN])
+
+    def send(self, target, count=1):
+        headers = {
+            MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+            MessageHeaderKey.ORIGIN: self.name,
+            MessageHeaderKey.DESTINATION: target,
+            MessageHeaderKey.CHANNEL: "channel",
+            MessageHeaderKey.TOPIC: "topic",
+        }
+        (connection,) = self.link.conn_manager.sfm_conns.values()
+        server = self.link.find_endpoint("server")
+        for _ in range(count):
+            # A sender whose own memory is limited: it waits until its frames leave.
+            until(lambda: connection.conn.oq.q.qsize() < 4, "a frame to leave")
+            self.link.send(server, CoreCell.APP_ID, Message(headers, bytes(2**18)))
+            self.sent += 1
+
+
+def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(
+    tmp_path, monkeypatch
+):
+    timeout = "get_streaming_send_timeout"
+    monkeypatch.setattr(messaging.CommConfigurator, timeout, lambda *_: 2 * PATIENCE)
+    monkeypatch.setattr(CoreCell, "ALL_CELLS", {})
+    monkeypatch.chdir(tmp_path)
+    driver_mgr.register(UnixDriver)
+    sites, (port,) = ("clinic", "school", "phones"), free_ports(1)
+    named = Deployment(project="town", host="localhost", sites=sites)
+    kits, url = provision(named, tmp_path / "kits"), f"grpc://localhost:{port}"
+    own = credentials(kits["server"], "server")
+    server = CoreCell("server", url, True, own)
+    answered = threading.Event()
+    server.register_request_cb("channel", "topic", lambda _: answered.set())
+    server.start()
+    _, inside, _ = server.communicator.start_listener("unix", {})
+    job = Party("server.job", inside)
+    clinic, school, phones = (Party(f"{one}.spy", url, kits[one]) for one in sites)
+    floods = [
+        threading.Thread(target=one.send, args=("server.job", 500), daemon=True)
+        for one in (clinic, school)
+    ]
+    for flood in floods:
+        flood.start()
+
+    def stalled():
+        before = clinic.sent, school.sent
+        time.sleep(1.0)
+        return before == (clinic.sent, school.sent) and min(before) >= 64
+
+    until(stalled, "the floods to end, or not to be read")
+    # The rest is not read. Besides frames of the server, those of connections count.
+    assert max(clinic.sent, school.sent) < 300
+    phones.send("server")
+    assert answered.wait(PATIENCE)
+    job.ready.set()
+    for flood in floods:
+        flood.join(PATIENCE)
+    until(lambda: len(job.read) == 1000, "all messages to arrive")
+    for one in (job.link, clinic.link, school.link, phones.link, server):
+        one.stop()
 
 
 def test_a_receiver_that_reads_nothing_loses_its_connection():
