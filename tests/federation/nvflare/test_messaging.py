@@ -2,6 +2,8 @@
 
 import threading
 import time
+import tracemalloc
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +14,17 @@ from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
-from nvflare.fuel.utils.fobs import lobs
-from nvflare.fuel.utils.fobs.datum import Datum
+from nvflare.fuel.utils.fobs import fobs, lobs
+from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
 from epifalcon.federation.nvflare import messaging
 from epifalcon.federation.nvflare.components import UnixDriver
@@ -45,6 +49,9 @@ def restricted(monkeypatch):
         (CoreCell, "_add_adhoc_connector"),
         (lobs, "get_datum_dir"),
         (lobs, "get_dot_handler"),
+        (fobs, "msgpack"),
+        (conn_manager, "msgpack"),
+        (DatumManager, "add_datum"),
         (RxTask, "find_or_create_task"),
         (TxTask, "handle_ack"),
         (RxTask, "rx_task_map"),
@@ -255,6 +262,53 @@ def test_frames_of_a_sender_are_not_read_while_many_are_processed():
         reader.join(60)
     until(lambda: len(done) == 800, "all frames to be processed")
     manager.frame_mgr_executor.shutdown()
+
+
+EMPTY = {"list": b"\x90", "map": b"\x80"}
+"""Values of one byte in a message and about 70 bytes in memory."""
+
+
+@pytest.mark.parametrize("one", EMPTY.values(), ids=EMPTY.keys())
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_a_message_is_not_decoded_to_many_times_its_size(one, nested):
+    inner = b"\xdc\x4e\x20" + one * 20_000
+    many = b"\xdc\x01\x00" + inner * 256 if nested else _many(one, 2**20)
+    message = lobs.HEADER_STRUCT.pack(lobs.MARKER_MAIN, 0, len(many)) + many
+    hello = SimpleNamespace(header_len=0), bytes(PREFIX_LEN) + many
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"more than 50,000|exceeds max"):
+        lobs.load_from_bytes(message)
+    with pytest.raises(ValueError, match=r"more than 50,000|exceeds max"):
+        ConnManager.get_dict_payload(*hello)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * MB
+
+
+def _many(one, count):
+    return b"\xdd" + count.to_bytes(4, "big") + one * count
+
+
+def test_a_message_has_few_datums():
+    def read(count):
+        datums = {str(n): Datum.blob_datum(b"1") for n in range(count)}
+        return lobs.load_from_bytes(b"".join(_sections(datums.values())))
+
+    assert read(100) == 1
+    with pytest.raises(ValueError, match="more than 100 datums"):
+        read(101)
+
+
+def _sections(datums):
+    yield lobs.HEADER_STRUCT.pack(lobs.MARKER_MAIN, 0, 1) + b"\x01"
+    for one in datums:
+        yield lobs.HEADER_STRUCT.pack(lobs.MARKER_DATUM_BLOB, 0, 17)
+        yield uuid.UUID(one.datum_id).bytes + one.value
+
+
+def test_large_messages_are_decoded():
+    sent = {"kwargs": {"call": bytes(11 * MB)}, "sites": ["clinic"] * 10_000}
+    assert lobs.load_from_bytes(lobs.dump_to_bytes(sent)) == sent
 
 
 def credentials(kit, role):
