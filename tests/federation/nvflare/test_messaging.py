@@ -18,8 +18,9 @@ from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
+from nvflare.fuel.f3.streaming.blob_streamer import BlobStream
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
-from nvflare.fuel.f3.streaming.byte_streamer import TxTask
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
@@ -54,6 +55,8 @@ def restricted(monkeypatch):
         (DatumManager, "add_datum"),
         (RxTask, "find_or_create_task"),
         (TxTask, "handle_ack"),
+        (TxTask, "start_task_thread"),
+        (ByteStreamer, "tx_task_map"),
         (RxTask, "rx_task_map"),
         (HistPool, "record_value"),
         (CounterPool, "increment"),
@@ -67,7 +70,7 @@ def restricted(monkeypatch):
     ):
         # The base class has some of them.
         monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
-    RxTask.rx_task_map = {}
+    RxTask.rx_task_map, ByteStreamer.tx_task_map = {}, {}
     monkeypatch.setattr(messaging, "_frames", {})
     ConfigService._config_path = []
     # Read from the kit in its processes; here NVFlare's default.
@@ -120,6 +123,26 @@ def test_nobody_ends_a_message_that_is_sent_to_another():
         }
         task.handle_ack(Message(headers))
         assert task.stream_future.done() == ended
+
+
+def test_answers_that_their_receiver_does_not_confirm_are_few():
+    class Sender(Cell):
+        my_info = SimpleNamespace(fqcn="server.job")
+        add_error_handler = register_request_cb = Cell.fire_and_forget
+
+    streamer = ByteStreamer(Sender())
+    answers = {
+        name: [
+            streamer.send("", "", name, {}, BlobStream(b"1", {}), reliable=True)
+            for _ in range(40)
+        ]
+        for name in ("clinic.job", "clinic.other", "school.job")
+    }
+    ended = {name: [one.done() for one in made] for name, made in answers.items()}
+    assert ended.pop("clinic.job") == [True] * 16 + [False] * 24
+    assert not any(map(any, ended.values()))
+    for task in list(ByteStreamer.tx_task_map.values()):
+        task.cancel()
 
 
 def test_finished_messages_do_not_count():

@@ -10,7 +10,8 @@ replace those of the kit, whose folder is searched with all jobs in it. epifalco
 none of this. And NVFlare limits the size of a message, but neither the number of
 unfinished messages, nor what arrives before their first part, nor connections, nor
 finished messages that await repeated parts, nor frames: it reads more while the process
-that they are for is slow or stopped, and stores answers for a sender that reads none.
+that they are for is slow or stopped, and stores answers for a sender that reads none
+or confirms none.
 Nor does it limit what a message is decoded to: an empty list is one byte in a message
 and 70 bytes in memory.
 """
@@ -37,7 +38,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
-from nvflare.fuel.f3.streaming.byte_streamer import TxTask
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.utils.config import ConfigFormat
@@ -48,6 +49,8 @@ from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
 _MOST_UNFINISHED = 16
 """Unfinished messages of one sender; each occupies two of at least 64 threads."""
+_MOST_UNCONFIRMED = 64
+"""Messages to one receiver that it has not confirmed; each occupies at least 1 MB."""
 _MOST_FINISHED = 64
 """Finished messages of one sender whose repeated pieces are recognised."""
 _PIECE_BYTES = 2**20
@@ -69,6 +72,7 @@ _frames: dict[str, threading.BoundedSemaphore] = {}
 _adding = threading.Lock()
 _initialize = ConfigService.initialize
 _handle_ack = TxTask.handle_ack
+_start_task = TxTask.start_task_thread
 _find_task = RxTask.find_or_create_task
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
@@ -88,6 +92,7 @@ def restrict_messages() -> None:
     nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
     TxTask.handle_ack = _handle_own_ack
+    TxTask.start_task_thread = _limited_start
     HistPool.record_value = CounterPool.increment = lambda *_, **__: None
     ConfigFactory._fmt2Loader = {
         ConfigFormat.JSON: ConfigFactory._fmt2Loader[ConfigFormat.JSON]
@@ -137,6 +142,20 @@ def _handle_own_ack(task: TxTask, message: Message) -> None:
     """Handle an answer to a sent message, which others than its receiver could end."""
     if message.get_header(MessageHeaderKey.ORIGIN) == task.target:
         _handle_ack(task, message)
+
+
+def _limited_start(task: TxTask, handler: Callable[[Any], Any]) -> None:
+    """Start to send a message; end the oldest that its receiver has not confirmed.
+
+    NVFlare repeats answers for a minute, also for a sender that confirms none.
+    """
+    receiver = FqcnInfo(task.target).root
+    with ByteStreamer.map_lock:
+        known = list(ByteStreamer.tx_task_map.values())
+    own = [one for one in known if FqcnInfo(one.target).root == receiver]
+    for old in own[:-_MOST_UNCONFIRMED]:
+        old.stop(StreamError(f"too many messages that {receiver} does not confirm"))
+    _start_task(task, handler)
 
 
 def _search_kit(
