@@ -145,17 +145,19 @@ def _handle_own_ack(task: TxTask, message: Message) -> None:
 
 
 def _limited_start(task: TxTask, handler: Callable[[Any], Any]) -> None:
-    """Start to send a message; end the oldest that its receiver has not confirmed.
+    """Send a message, unless its receiver has many that it did not confirm.
 
     NVFlare repeats answers for a minute, also for a sender that confirms none.
     """
     receiver = FqcnInfo(task.target).root
     with ByteStreamer.map_lock:
-        known = list(ByteStreamer.tx_task_map.values())
-    own = [one for one in known if FqcnInfo(one.target).root == receiver]
-    for old in own[:-_MOST_UNCONFIRMED]:
-        old.stop(StreamError(f"too many messages that {receiver} does not confirm"))
-    _start_task(task, handler)
+        targets = [one.target for one in ByteStreamer.tx_task_map.values()]
+    if [FqcnInfo(one).root for one in targets].count(receiver) <= _MOST_UNCONFIRMED:
+        _start_task(task, handler)
+    else:
+        # Its memory would stay until the next collection of cycles.
+        task.buffer = memoryview(b"")
+        task.stop(StreamError(f"{receiver} confirms no messages"))
 
 
 def _search_kit(
