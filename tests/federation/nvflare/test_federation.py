@@ -54,6 +54,8 @@ pytestmark = pytest.mark.xdist_group("federation")
 PAPER = PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
 FIRST, SECOND = SITES
 SPY = Path(__file__).with_name("spy.py")
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+"""First bytes of a connection, with default settings."""
 MORE_MB = 300
 """More than a message may have."""
 
@@ -317,20 +319,25 @@ def test_no_message_opens_a_connection_writes_a_file_or_holds_up_a_run(live, adm
     assert f"too many unfinished messages of {FIRST}" in live.texts()
 
 
-@pytest.mark.slow
-def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(live, admin):
-    job = live.submit(admin, request_of(40, PrivacySettings()), "flooded")
-    live.reached("flooded", 2)
-    parent = psutil.Process(live.processes["server"].process.pid)
-    before, own = parent.memory_info().rss, f"{FIRST}.spy"
-    with held_up(live.job_process("server")):
-        sent = spy(live, credentials(live, FIRST), own, f"server.{job}", "+600")
-        # The rest is not read.
-        assert 64 < int(sent) < 300
-    assert parent.memory_info().rss - before < 400 * 2**20
-    status = admin.wait(job, PATIENCE)
-    assert (status.succeeded, status.why) == (True, "")
-    assert live.summary("flooded")["sites"]["troubles"] == []
+def test_connections_that_start_nothing_are_closed(live):
+    server = live.processes["server"]
+    root = live.kits["server"] / "startup" / "rootCA.pem"
+    context = ssl.create_default_context(cafile=root)
+    context.set_alpn_protocols(["h2"])
+    own = live.kits[FIRST] / "startup"
+    context.load_cert_chain(own / "client.crt", own / "client.key")
+    deployment, process = server.kit.deployment, psutil.Process(server.process.pid)
+    before = process.num_fds()
+    with contextlib.ExitStack() as stack:
+        for port in [deployment.port, deployment.admin_port] * 20:
+            for safe in (False, True):
+                one = socket.create_connection(("127.0.0.1", port), PATIENCE)
+                if safe:
+                    one = context.wrap_socket(one, server_hostname=deployment.host)
+                    one.sendall(HTTP2)
+                stack.enter_context(one)
+        until(lambda: process.num_fds() > before + 40, "the connections")
+        until(lambda: process.num_fds() < before + 20, "the connections to be closed")
 
 
 def test_nothing_listens_but_the_server_and_no_command_line_holds_a_secret(live, admin):

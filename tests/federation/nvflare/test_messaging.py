@@ -2,26 +2,36 @@
 
 import threading
 import time
+import tracemalloc
+import uuid
 from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.communicator import Communicator, Mode, driver_mgr
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, StreamConnection
+from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
+from nvflare.fuel.f3.streaming.blob_streamer import BlobStream
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
-from nvflare.fuel.f3.streaming.byte_streamer import TxTask
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
-from nvflare.fuel.utils.fobs import lobs
-from nvflare.fuel.utils.fobs.datum import Datum
+from nvflare.fuel.utils.fobs import fobs, lobs
+from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
 from epifalcon.federation.nvflare import messaging
-from tests.federation.nvflare.live import until
+from epifalcon.federation.nvflare.components import UnixDriver
+from epifalcon.federation.nvflare.processes import free_ports
+from epifalcon.federation.nvflare.provisioning import Deployment, provision
+from tests.federation.nvflare.live import PATIENCE, until
 
 MB = 2**20
 
@@ -40,8 +50,13 @@ def restricted(monkeypatch):
         (CoreCell, "_add_adhoc_connector"),
         (lobs, "get_datum_dir"),
         (lobs, "get_dot_handler"),
+        (fobs, "msgpack"),
+        (conn_manager, "msgpack"),
+        (DatumManager, "add_datum"),
         (RxTask, "find_or_create_task"),
         (TxTask, "handle_ack"),
+        (TxTask, "start_task_thread"),
+        (ByteStreamer, "tx_task_map"),
         (RxTask, "rx_task_map"),
         (HistPool, "record_value"),
         (CounterPool, "increment"),
@@ -55,7 +70,7 @@ def restricted(monkeypatch):
     ):
         # The base class has some of them.
         monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
-    RxTask.rx_task_map = {}
+    RxTask.rx_task_map, ByteStreamer.tx_task_map = {}, {}
     monkeypatch.setattr(messaging, "_frames", {})
     ConfigService._config_path = []
     # Read from the kit in its processes; here NVFlare's default.
@@ -108,6 +123,28 @@ def test_nobody_ends_a_message_that_is_sent_to_another():
         }
         task.handle_ack(Message(headers))
         assert task.stream_future.done() == ended
+
+
+def test_answers_that_their_receiver_does_not_confirm_are_few():
+    class Sender(Cell):
+        my_info = SimpleNamespace(fqcn="server.job")
+        add_error_handler = register_request_cb = Cell.fire_and_forget
+
+    streamer = ByteStreamer(Sender())
+    answers = {
+        name: [
+            streamer.send("", "", name, {}, BlobStream(b"1", {}), reliable=True)
+            for _ in range(40)
+        ]
+        for name in ("clinic.job", "clinic.other", "school.job")
+    }
+    ended = {name: [one.done() for one in made] for name, made in answers.items()}
+    assert ended.pop("clinic.other") == [False] * 24 + [True] * 16
+    waiting = list(ByteStreamer.tx_task_map.values())
+    assert len(waiting) == 64 + 40
+    assert not any(map(any, ended.values()))
+    for task in waiting:
+        task.cancel()
 
 
 def test_finished_messages_do_not_count():
@@ -250,6 +287,138 @@ def test_frames_of_a_sender_are_not_read_while_many_are_processed():
         reader.join(60)
     until(lambda: len(done) == 800, "all frames to be processed")
     manager.frame_mgr_executor.shutdown()
+
+
+EMPTY = {"list": b"\x90", "map": b"\x80"}
+"""Values of one byte in a message and about 70 bytes in memory."""
+
+
+@pytest.mark.parametrize("one", EMPTY.values(), ids=EMPTY.keys())
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_a_message_is_not_decoded_to_many_times_its_size(one, nested):
+    inner = b"\xdc\x4e\x20" + one * 20_000
+    many = b"\xdc\x01\x00" + inner * 256 if nested else _many(one, 2**20)
+    message = lobs.HEADER_STRUCT.pack(lobs.MARKER_MAIN, 0, len(many)) + many
+    hello = SimpleNamespace(header_len=0), bytes(PREFIX_LEN) + many
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"more than 50,000|exceeds max"):
+        lobs.load_from_bytes(message)
+    with pytest.raises(ValueError, match=r"more than 50,000|exceeds max"):
+        ConnManager.get_dict_payload(*hello)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * MB
+
+
+def _many(one, count):
+    return b"\xdd" + count.to_bytes(4, "big") + one * count
+
+
+def test_a_message_has_few_datums():
+    def read(count):
+        datums = {str(n): Datum.blob_datum(b"1") for n in range(count)}
+        return lobs.load_from_bytes(b"".join(_sections(datums.values())))
+
+    assert read(100) == 1
+    with pytest.raises(ValueError, match="more than 100 datums"):
+        read(101)
+
+
+def _sections(datums):
+    yield lobs.HEADER_STRUCT.pack(lobs.MARKER_MAIN, 0, 1) + b"\x01"
+    for one in datums:
+        yield lobs.HEADER_STRUCT.pack(lobs.MARKER_DATUM_BLOB, 0, 17)
+        yield uuid.UUID(one.datum_id).bytes + one.value
+
+
+def test_large_messages_are_decoded():
+    sent = {"kwargs": {"call": bytes(11 * MB)}, "sites": ["clinic"] * 10_000}
+    assert lobs.load_from_bytes(lobs.dump_to_bytes(sent)) == sent
+
+
+def credentials(kit, role):
+    names = {"ca_cert": "rootCA.pem"}
+    names |= {f"{role}_cert": f"{role}.crt", f"{role}_key": f"{role}.key"}
+    found = {key: f"{kit / 'startup' / name}" for key, name in names.items()}
+    return {**found, "connection_security": "mtls"}
+
+
+class Party:
+    """What connects to the server under a name, and reads nothing until ``ready``."""
+
+    def __init__(self, name, url, kit=None):
+        self.name, self.sent, self.read = name, 0, []
+        self.ready = threading.Event()
+        own = credentials(kit, "client") if kit else {}
+        self.link = Communicator(Endpoint(name, conn_props=own))
+        self.link.register_message_receiver(CoreCell.APP_ID, self)
+        self.link.add_connector(url, Mode.ACTIVE, secure=kit is not None)
+        self.link.start()
+        until(lambda: self.link.find_endpoint("server"), "the connection")
+
+    def process_message(self, _endpoint, _connection, _app_id, message):
+        self.ready.wait(PATIENCE)
+        self.read.append(message.headers[MessageHeaderKey.ORIGIN])
+
+    def send(self, target, count=1):
+        headers = {
+            MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+            MessageHeaderKey.ORIGIN: self.name,
+            MessageHeaderKey.DESTINATION: target,
+            MessageHeaderKey.CHANNEL: "channel",
+            MessageHeaderKey.TOPIC: "topic",
+        }
+        (connection,) = self.link.conn_manager.sfm_conns.values()
+        server = self.link.find_endpoint("server")
+        for _ in range(count):
+            # A sender whose own memory is limited: it waits until its frames leave.
+            until(lambda: connection.conn.oq.q.qsize() < 4, "a frame to leave")
+            self.link.send(server, CoreCell.APP_ID, Message(headers, bytes(2**18)))
+            self.sent += 1
+
+
+def test_messages_for_a_stopped_job_do_not_fill_the_servers_memory(
+    tmp_path, monkeypatch
+):
+    timeout = "get_streaming_send_timeout"
+    monkeypatch.setattr(messaging.CommConfigurator, timeout, lambda *_: 2 * PATIENCE)
+    monkeypatch.setattr(CoreCell, "ALL_CELLS", {})
+    monkeypatch.chdir(tmp_path)
+    driver_mgr.register(UnixDriver)
+    sites, (port,) = ("clinic", "school", "phones"), free_ports(1)
+    named = Deployment(project="town", host="localhost", sites=sites)
+    kits, url = provision(named, tmp_path / "kits"), f"grpc://localhost:{port}"
+    own = credentials(kits["server"], "server")
+    server = CoreCell("server", url, True, own)
+    answered = threading.Event()
+    server.register_request_cb("channel", "topic", lambda _: answered.set())
+    server.start()
+    _, inside, _ = server.communicator.start_listener("unix", {})
+    job = Party("server.job", inside)
+    clinic, school, phones = (Party(f"{one}.spy", url, kits[one]) for one in sites)
+    floods = [
+        threading.Thread(target=one.send, args=("server.job", 500), daemon=True)
+        for one in (clinic, school)
+    ]
+    for flood in floods:
+        flood.start()
+
+    def stalled():
+        before = clinic.sent, school.sent
+        time.sleep(1.0)
+        return before == (clinic.sent, school.sent) and min(before) >= 64
+
+    until(stalled, "the floods to end, or not to be read")
+    # The rest is not read. Besides frames of the server, those of connections count.
+    assert max(clinic.sent, school.sent) < 300
+    phones.send("server")
+    assert answered.wait(PATIENCE)
+    job.ready.set()
+    for flood in floods:
+        flood.join(PATIENCE)
+    until(lambda: len(job.read) == 1000, "all messages to arrive")
+    for one in (job.link, clinic.link, school.link, phones.link, server):
+        one.stop()
 
 
 def test_a_receiver_that_reads_nothing_loses_its_connection():

@@ -17,6 +17,7 @@ import io
 import logging
 import os
 import re
+import resource
 import runpy
 import shlex
 import shutil
@@ -487,6 +488,9 @@ def serve(folder: Path, parent: int | None) -> None:
     kit = open_kit(folder, "server", "site")
     if parent is not None:
         end_with(parent)
+    # Usually 1,024 files, connections included, of several 100,000 that are possible.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     restrict_messages()
     driver_mgr.register(UnixDriver)
     # Until NVFlare has started (see CleanStop), both signals end the process.

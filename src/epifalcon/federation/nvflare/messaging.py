@@ -10,12 +10,17 @@ replace those of the kit, whose folder is searched with all jobs in it. epifalco
 none of this. And NVFlare limits the size of a message, but neither the number of
 unfinished messages, nor what arrives before their first part, nor connections, nor
 finished messages that await repeated parts, nor frames: it reads more while the process
-that they are for is slow or stopped, and stores answers for a sender that reads none.
+that they are for is slow or stopped, and stores answers for a sender that reads none
+or confirms none.
+Nor does it limit what a message is decoded to: an empty list is one byte in a message
+and 70 bytes in memory.
 """
 
 import threading
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from nvflare.fuel.f3.cellnet import cell as nvflare_cell
@@ -33,16 +38,19 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
-from nvflare.fuel.f3.streaming.byte_streamer import TxTask
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
-from nvflare.fuel.utils.fobs import lobs
+from nvflare.fuel.utils.fobs import fobs, lobs
+from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
 _MOST_UNFINISHED = 16
 """Unfinished messages of one sender; each occupies two of at least 64 threads."""
+_MOST_UNCONFIRMED = 64
+"""Messages to one receiver that it has not confirmed; each occupies at least 1 MB."""
 _MOST_FINISHED = 64
 """Finished messages of one sender whose repeated pieces are recognised."""
 _PIECE_BYTES = 2**20
@@ -56,24 +64,35 @@ _MOST_SENDERS = 100
 _MOST_UNREAD = 2000
 """Frames that wait until a receiver reads them: many more than for large messages."""
 _MOST_NAME_CHARACTERS = 200
+_MOST_VALUES = 50_000
+"""Values that a message is decoded to; those of epifalcon are few, and large bytes."""
+_MOST_DATUMS = 100
+"""Parts of a message that NVFlare encodes one by one, as it does large bytes."""
 _frames: dict[str, threading.BoundedSemaphore] = {}
 _adding = threading.Lock()
 _initialize = ConfigService.initialize
 _handle_ack = TxTask.handle_ack
+_start_task = TxTask.start_task_thread
 _find_task = RxTask.find_or_create_task
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
 _send_frame = StreamConnection.send_frame
+_add_datum = DatumManager.add_datum
+_msgpack = fobs.msgpack
 
 
 def restrict_messages() -> None:
     """Remove what epifalcon does not need, and limit unfinished messages."""
     CoreCell._add_adhoc_connector = _refuse
     lobs.get_datum_dir = lobs.get_dot_handler = _refuse
+    limited = SimpleNamespace(packb=_msgpack.packb, unpackb=_decode)
+    fobs.msgpack = conn_manager.msgpack = limited
+    DatumManager.add_datum = _limited_datum
     # Cells of the server's jobs end their process after some errors of a site.
     nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
     TxTask.handle_ack = _handle_own_ack
+    TxTask.start_task_thread = _limited_start
     HistPool.record_value = CounterPool.increment = lambda *_, **__: None
     ConfigFactory._fmt2Loader = {
         ConfigFormat.JSON: ConfigFactory._fmt2Loader[ConfigFormat.JSON]
@@ -90,10 +109,55 @@ def _refuse(*_: object) -> None:
     raise ValueError("messages hold values only: no addresses, files or references")
 
 
+def _decode(
+    data: bytes, object_hook: Callable[[Any], Any] = lambda one: one, **more: object
+) -> object:
+    """Decode a message; raise ``ValueError`` if it holds many values."""
+    left = _MOST_VALUES
+
+    def counted(values: Any) -> Any:  # noqa: ANN401
+        nonlocal left
+        left -= len(values) + 1
+        if left < 0:
+            raise ValueError(f"a message holds more than {_MOST_VALUES:,} values")
+        return values
+
+    return _msgpack.unpackb(
+        data,
+        object_hook=lambda values: object_hook(counted(values)),
+        list_hook=counted,
+        max_array_len=_MOST_VALUES,
+        max_map_len=_MOST_VALUES,
+        **more,
+    )
+
+
+def _limited_datum(manager: DatumManager, datum: Datum) -> None:
+    if len(manager.datums) >= _MOST_DATUMS:
+        raise ValueError(f"a message holds more than {_MOST_DATUMS} datums")
+    _add_datum(manager, datum)
+
+
 def _handle_own_ack(task: TxTask, message: Message) -> None:
     """Handle an answer to a sent message, which others than its receiver could end."""
     if message.get_header(MessageHeaderKey.ORIGIN) == task.target:
         _handle_ack(task, message)
+
+
+def _limited_start(task: TxTask, handler: Callable[[Any], Any]) -> None:
+    """Send a message, unless its receiver has many that it did not confirm.
+
+    NVFlare repeats answers for a minute, also for a sender that confirms none.
+    """
+    receiver = FqcnInfo(task.target).root
+    with ByteStreamer.map_lock:
+        targets = [one.target for one in ByteStreamer.tx_task_map.values()]
+    if [FqcnInfo(one).root for one in targets].count(receiver) <= _MOST_UNCONFIRMED:
+        _start_task(task, handler)
+    else:
+        # Its memory would stay until the next collection of cycles.
+        task.buffer = memoryview(b"")
+        task.stop(StreamError(f"{receiver} confirms no messages"))
 
 
 def _search_kit(
