@@ -6,8 +6,8 @@ import shutil
 import polars as pl
 import pytest
 
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import WriteError
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import FinishedRun, finish
 from tests.experiments.field_runs import made, write_visits
 

@@ -13,9 +13,9 @@ from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
 if TYPE_CHECKING:
+    from epifalcon.epidemic.risk_table import Risks
     from epifalcon.experiments.explanation import Explanation
     from epifalcon.experiments.prediction import Scored
-    from epifalcon.experiments.risk_table import Risks
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.progress import Progress
 
@@ -76,7 +76,7 @@ def predict(
       epifalcon predict runs/demo --out risks.csv
       epifalcon predict runs/demo --method hbp --tested --out risks.parquet
     """
-    from epifalcon.experiments.risk_table import require_writable
+    from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun, resume_command
     from epifalcon.experiments.simulation import KNOWN, SIMULATED, find_folder
 
@@ -279,8 +279,8 @@ def update(
     """
     from epifalcon import store
     from epifalcon.belief_propagation.settings import WindowSettings
+    from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments import daily_update
-    from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import data_folder
     from epifalcon.experiments.simulation import SIMULATED
     from epifalcon.locks import lock_folder

@@ -9,6 +9,7 @@ from epifalcon import store
 from epifalcon.belief_propagation.saved_state import Messages
 from epifalcon.belief_propagation.settings import WindowSettings, current_model
 from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import explanation
 from epifalcon.experiments.import_format import (
@@ -16,7 +17,6 @@ from epifalcon.experiments.import_format import (
     notes_on_tests,
     notes_on_visits,
 )
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.evaluation.tested_people import TestedAccuracy
 from epifalcon.experiments import places as place_list
@@ -27,7 +28,6 @@ from epifalcon.experiments.report_parts import (
     repeat_command,
     settings_toml,
 )
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.methods.registry import entry
@@ -64,7 +64,7 @@ def analyse(
 ) -> OwnResults:
     """Compute coverage, expected numbers and places of a run on real people."""
     own = outcomes[0]
-    risks = Risks.of(own.scores, inputs.reported, inputs.known)
+    risks = own.scores.risks(inputs.reported, inputs.known)
     places = None
     if (outcome := explaining(outcomes)) is not None:
         folder = inputs.method_folder(outcome.method) / run_folder.PREDICTION

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.epidemic.test_kinds import EVER, TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
@@ -24,7 +25,6 @@ from epifalcon.experiments.import_format import (
     notes_on_tests,
     notes_on_visits,
 )
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import CITY, KNOWN, REPORTED, find_folder
 from epifalcon.federation import preparation, training
