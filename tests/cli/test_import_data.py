@@ -77,6 +77,25 @@ def test_tests_after_the_last_visit_extend_the_days(epifalcon, files):
     assert (figures["days"], figures["tests"]["rows_kept"]) == (2, 1)
 
 
+def test_tests_of_no_kind_are_never_ideal_without_a_warning(epifalcon, files):
+    more = ("--tests", files / "tests.csv", "--overwrite")
+    said = epifalcon(*words(files, *more))
+    assert "Warning: 1 test has no kind" in said.out
+    assert "with --test-kind: pcr," in said.out
+    [warning] = epifalcon(*words(files, *more, "--json")).json["warnings"]
+    assert "proof of an infection at any time" in warning
+    for kind in ("ever", "pcr"):
+        figures = epifalcon(*words(files, *more, "--test-kind", kind, "--json")).json
+        assert figures["warnings"] == []
+        assert (figures["tests"]["kinds"], figures["tests"]["without_kind"]) == (
+            {kind: 1},
+            1,
+        )
+    text = TESTS.replace("result", "result,kind").replace("tive\n", "tive,antigen\n")
+    (files / "tests.csv").write_text(text)
+    assert epifalcon(*words(files, *more, "--json")).json["warnings"] == []
+
+
 def test_warnings_are_printed_and_listed(epifalcon, files):
     text = PINGS.replace("52.52,13.40", "13.40,52.52").replace("52.50,13.50", "13,52")
     (files / "pings.csv").write_text(text)

@@ -432,14 +432,10 @@ def _explained(
     from epifalcon import store
     from epifalcon.experiments import daily_update, explanation
     from epifalcon.experiments.run_folder import FinishedRun
-    from epifalcon.federation.field.sliding_window import KIND
 
     guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if store.read_manifest(folder)["kind"] == KIND:
-        if method is not None:
-            raise SettingsError(
-                f"{folder}: is a falcon-field state; --method applies only to runs"
-            )
+    if daily_update.is_state(folder):
+        daily_update.refuse_method(folder, method)
         window, guard = daily_update.load_state(folder), store.as_private_as(folder)
         # The risks of a state use own tests, so the explanation does, too.
         found = daily_update.explain_in_window(window, person, tests=True)
