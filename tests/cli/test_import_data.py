@@ -127,7 +127,10 @@ def test_a_spreadsheet_with_decimal_commas_and_german_dates(epifalcon, files):
         "User ID;Time stamp;GPS-lat;GPS-lon\n"
         "ann;01.03.2020 14:30;52,52;13,405\nbob;01.03.2020 14:50;52,52;13,405\n"
     )
-    (files / "tests.csv").write_text("person;date;result\nbob;02.03.2020;pos\n")
+    (files / "tests.csv").write_text("person;date;result\nbob;02.03.2020;Positiv\n")
+    said = epifalcon(*words(files))
+    assert "refused" in said.err
+    assert said.err.endswith('; try --date-format "%d.%m.%Y %H:%M"\n')
     formats = ("--date-format", "%d.%m.%Y %H:%M", "--date-format", "%d.%m.%Y")
     more = ("--tests", files / "tests.csv", "--days", 2, *formats, "--json")
     figures = epifalcon(*words(files, *more)).json
@@ -143,6 +146,7 @@ def test_a_spreadsheet_with_decimal_commas_and_german_dates(epifalcon, files):
         (("--kind", "pongs"), 2, "did you mean 'pings'"),
         (("--regions", "polygons"), 2, "needs polygons=FILE"),
         (("--columns", "time=tss"), 3, "nearest: 'ts'"),
+        (("--kind", "cells"), 3, "name one with --columns"),
         (("--strict",), 3, "row 5, column 'lat'"),
         (("--date-format", "%d.%m"), 2, "must give day, month and year"),
         (("--date-format", "%d.%m.%Y"), 3, "expected a time like 01.03.2020"),

@@ -47,6 +47,18 @@ def test_a_network_above_inference_by_a_handful_of_positives_is_doubted():
     assert "--beside falcon-field" in warning
 
 
+def test_a_method_that_ranks_clearly_better_than_the_main_one_is_named():
+    guessing = outcome("falcon-field", 120, 40, 30.0)
+    better = outcome("soft-dct-ratio", 120, 40, 0.2)
+    [warning] = doubts([guessing, better])
+    assert warning.startswith("Soft DCT, ratio ranks tested people better than Falcon")
+    assert "predict RUN --method soft-dct-ratio" in warning
+    # Not where the difference can be chance, and not for the main method.
+    close = outcome("soft-dct-ratio", 120, 40, 0.29)
+    assert doubts([FIELD, close]) == doubts([better, guessing]) == []
+    assert doubts([outcome("hbp", 12, 4, 30.0), outcome("hbp", 12, 4, 0.3)]) == []
+
+
 @pytest.mark.parametrize(
     "others",
     [

@@ -363,7 +363,8 @@ def update(
         f"{clock.title(at, window.first_day).capitalize()}: "
         f"{_people(window.traces.people)}{new}. The window of inference starts at "
         f"{clock.title(0, window.first_day)}. Expected: {ever:.1%} of people have been "
-        f"infected so far, {now or 0:.1%} are infected now."
+        f"infected until the end of {clock.title(clock.days - 1, window.first_day)}, "
+        f"{now or 0:.1%} are infected then."
     )
     title = "Highest risks of people without a positive test"
     columns = ["person", "risk", "risk_now", "known"]

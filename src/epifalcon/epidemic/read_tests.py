@@ -45,8 +45,8 @@ _SCHEMA = {
 _NO_ROWS = RowCount(0, 0, {}, ())
 _NO_ONSET = -(2**31)
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
-_POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
-_NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
+_POSITIVE = ("positive", "pos", "1", "true", "+", "1.0", "positiv", "detected")
+_NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0", "negativ", "not detected")
 
 
 @dataclass(frozen=True, eq=False)

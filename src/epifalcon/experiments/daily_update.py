@@ -10,6 +10,7 @@ from epifalcon.belief_propagation.saved_state import Messages
 from epifalcon.belief_propagation.settings import WindowSettings, current_model
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.risk_table import Risks
+from epifalcon.epidemic.test_kinds import IGNORABLE
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import explanation
 from epifalcon.experiments.import_format import ImportFormat, notes_on_visits
@@ -118,7 +119,16 @@ def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
         raise WriteError(
             f"{folder}: exists; omit --from to continue it, or choose another folder"
         )
-    return Updated(window_of(FinishedRun.open(run, FIELD), settings))
+    finished = FinishedRun.open(run, FIELD)
+    because = finished.known.because(finished.experiment.labels.tested_because)
+    notes: tuple[str, ...] = ()
+    if because not in IGNORABLE:
+        note = (
+            f"{run}: took being tested or not as evidence (tested because: {because}); "
+            "updates do not, so risks of untested people can be higher than in its list"
+        )
+        notes = (note,)
+    return Updated(window_of(finished, settings), notes=notes)
 
 
 def update_window(

@@ -174,13 +174,7 @@ def page(results: RunResults, own: OwnResults) -> Page:
             Section("Where and when", _where(results, own)),
             Section("What the risks rest on", _basis(results, own)),
             Section("One risk explained", explained),
-            Section(
-                "Training",
-                [
-                    *results.plots("training"),
-                    run_tables.forecast_table(results.outcomes),
-                ],
-            ),
+            Section("Training", _training(results)),
             Section("Privacy card", privacy_parts(inputs, results.outcomes)),
         ],
         settings_toml=settings_toml(inputs),
@@ -189,6 +183,11 @@ def page(results: RunResults, own: OwnResults) -> Page:
         "(everybody's risk), figures/ (each plot as PNG and SVG, its data as CSV), "
         "tables/ (CSV), summary.json (all numbers), settings.toml.",
     )
+
+
+def _training(results: RunResults) -> list[Part]:
+    forecast = run_tables.forecast_table(results.outcomes)
+    return [*results.plots("training"), *([forecast] if forecast.rows else [])]
 
 
 def _headline(results: RunResults) -> list[tuple[str, str]]:
@@ -422,11 +421,16 @@ def _where(results: RunResults, own: OwnResults) -> list[Part]:
         parts.append(Text(["There is no map: regions have no coordinates."]))
     if own.places is None:
         return [*parts, Text(["Places are only ranked by falcon-field."])]
+    traces = own.places.traces
+    said = place_list.summary_sentence(own.places)
+    if later := traces.clock.days - traces.observed_days:
+        days = "The last day has" if later == 1 else f"The last {later} days have"
+        said += f" {days} no visits, so infections on them are not computed."
     run = quoted_folder(results.inputs)
     command = f"epifalcon places {run} --by place-day"
     return [
         *parts,
-        Text([place_list.summary_sentence(own.places)]),
+        Text([said]),
         place_list.shown_table(own.places.table(_PLACES)),
         Text([f"Each place on each day: `{command}`. {place_list.CAUTION}"]),
     ]

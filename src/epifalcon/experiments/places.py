@@ -98,7 +98,7 @@ class PlaceInfections:
             when = date_of(clock, day)
             rows.append(
                 {
-                    "place": self.traces.regions.name(region),
+                    "place": self.traces.regions.title(region),
                     "day": day + self.first_day,
                     "date": None if when is None else when.isoformat(),
                     "weekday": None if when is None else f"{when:%A}",

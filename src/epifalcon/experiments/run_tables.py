@@ -169,7 +169,8 @@ def accuracy_table(outcomes: Sequence[Outcome]) -> Table:
 def doubts(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a warning for each accuracy that rests on few people who chose it.
 
-    A network is only compared with inference that uses the rates of the disease.
+    A network is only compared with inference that uses the rates of the disease. Also
+    warn if another method ranks the same people clearly better than the first one.
     """
     measured = [(one, one.tested) for one in outcomes if one.tested is not None]
     inferred = [
@@ -177,7 +178,15 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
         for one, found in measured
         if entry(one.method).uses_pathogen and not found.selected
     ]
-    warnings = []
+    warnings = [
+        f"{one.title} ranks tested people better than {outcomes[0].title}: AUC "
+        f"{_with_interval(found.auc)} instead of {_with_interval(first.auc)}. For its "
+        f"list: epifalcon predict RUN --method {one.method}."
+        for one, found in measured
+        if (first := outcomes[0].tested) is not None
+        and not (first.selected or found.selected)
+        and (found.auc.low or 0.0) > max(first.auc.estimate or 0.0, _CHANCE)
+    ]
     for one, found in measured:
         auc = found.auc.estimate
         if not found.selected or found.positives >= _HANDFUL or auc is None:
