@@ -124,6 +124,12 @@ def _find_room_for_compiled_code() -> None:
 
 
 _find_room_for_compiled_code()
+# Polars removes old data from, and under memory pressure writes tables to, a folder in
+# /var/tmp with a name that others can predict and create first.
+_os.environ.setdefault(
+    "POLARS_OOC_SPILL_DIR",
+    _os.path.join(_os.path.expanduser("~"), ".cache", "epifalcon", "polars"),
+)
 # Read when torch is imported. Its idle threads would otherwise spin for milliseconds on
 # the cores that compiled code needs: a training round takes half of the time without.
 # Those of GNU's OpenMP spin for some microseconds, which spares them going to sleep.

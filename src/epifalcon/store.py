@@ -308,6 +308,19 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise ``DataError`` if ``folder`` contains a link.
+
+    Whoever made the folder may have planted it, and a command that continues the work
+    in the folder would write to where it points.
+    """
+    if link := next((one for one in folder.rglob("*") if one.is_symlink()), None):
+        raise DataError(
+            f"{link}: is a link, so that commands would write outside of {folder}; "
+            "replace it with what it points to"
+        )
+
+
 def seal(folder: Path, path: Path) -> None:
     """Update the manifest entry of ``path``, a journal that has grown."""
     manifest = read_manifest(folder)
@@ -444,6 +457,7 @@ def occupant(folder: Path, kind: str) -> dict[str, Any] | None:
     if not (folder / MANIFEST).is_file():
         refuse_occupied(folder, overwrite=False)
     manifest = read_manifest(folder)
+    refuse_links(folder)
     if manifest["kind"] != kind:
         raise WriteError(
             f"{folder}: holds {manifest['kind']!r}, not a {kind}; choose another folder"

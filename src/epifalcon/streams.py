@@ -73,6 +73,12 @@ def stored_secret(path: Path) -> bytes:
         secret = b""
     if len(secret) != _SECRET_BYTES:
         raise CorruptFileError(f"{path}: holds no secret; restore the file")
+    # Others may have read it, or planted a secret that they know.
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise CorruptFileError(
+            f"{path}: other users can read this secret, expected mode 600; use a new "
+            "folder, or run chmod 600 on it if nobody else has read or written it"
+        )
     return secret
 
 

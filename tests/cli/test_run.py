@@ -16,7 +16,7 @@ from epifalcon import store
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import FinishedRun, data_folder
+from epifalcon.experiments.run_folder import FinishedRun, data_folder, finish, open_run
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
 from tests.cli.runs import content, names, strict, timeless, with_set, write_own_data
@@ -264,6 +264,26 @@ def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     assert "simulated_on_real_people" not in Path("real.csv").read_text()
 
 
+@pytest.mark.parametrize("mode", ["sums", "local", "paper"])
+def test_noise_does_not_cover_an_outbreak_simulated_on_real_traces(
+    epifalcon, own_data, tmp_path, mode
+):
+    """One person's trace decides whom that person infects: the tests of others."""
+    words = ["run", "--city", own_data, "--simulate", "--mode", mode]
+    words += ["--method", "falcon" if mode == "paper" else "falcon-field"]
+    said = epifalcon(*words, "--out", tmp_path / "run")
+    said.require_error(2, "changes the tests of others", alone=True)
+    assert list(tmp_path.glob("run*")) == []
+    beside = ("--set", "field_privacy.mode=sums", "--beside", "falcon-field")
+    words = ("run", "--city", own_data, "--simulate", "--method", "hbp", *beside)
+    said = epifalcon(*words, "--out", tmp_path / "run")
+    said.require_error(2, "changes the tests of others", alone=True)
+    if mode == "sums":
+        said = epifalcon(*words, "--insecure-seed", "--out", tmp_path / "run")
+        assert said.code == 0, said.err
+        assert "NOT PRIVATE" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     "words", [DISEASE, ("--known", "own", *DISEASE), ("--simulate",)]
 )
@@ -337,6 +357,33 @@ def test_others_read_no_output_from_data_that_they_cannot_read(
     assert epifalcon("inspect", city, "--out", out["inspect"]).code == 0
     files = [path for one in out.values() for path in (one, *one.rglob("*"))]
     assert not [path for path in files if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_link_in_the_folder_of_a_run_is_written_through(
+    epifalcon, own_data, tmp_path, closed
+):
+    out, target = tmp_path / "run", tmp_path / "precious"
+    method = ("falcon-field", "--mode", "sums") if closed else ("hbp",)
+    words = ("run", "--city", own_data, *DISEASE, "--method", *method, "--out", out)
+    assert epifalcon(*words).code == 0
+    # As if somebody had made this folder for others to resume.
+    inputs = open_run(out)
+    (out / "report.html").unlink()
+    if closed:
+        store.write_manifest(
+            out, "run", meta={"grows": ["private/"]}, origin=store.Origin()
+        )
+    else:
+        finish(inputs)
+    target.write_text("precious")
+    (out / "report.html").symlink_to(target)
+    for folder in [out, out / "private"] if closed else [out]:
+        said = epifalcon("run", "--resume", "--out", folder)
+        assert target.read_text() == "precious"
+        said.require_error(3, "is a link")
+    said = epifalcon("predict", out, "--out", tmp_path / "r.csv")
+    said.require_error(3, "is a link")
 
 
 @pytest.mark.parametrize("mode", ["sums", "local"])

@@ -9,6 +9,7 @@ import pytest
 from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import WriteError
 from epifalcon.experiments.run_folder import FinishedRun, finish
+from tests.cli.runs import write_own_data
 from tests.experiments.field_runs import made, write_visits
 
 COLUMNS = ["person", "risk", "risk_now", "observed", "tested", "evidence"]
@@ -88,6 +89,29 @@ def test_others_read_neither_state_nor_risks_of_a_run_that_they_cannot_read(
     assert epifalcon("update", state, "--traces", visits, "--out", out).code == 0
     assert epifalcon("explain", state, 1, "--out", page).code == 0
     found = [out, state, *state.rglob("*"), page, *page.rglob("*")]
+    assert not [path for path in found if path.stat().st_mode & 0o077]
+
+
+def test_others_read_no_output_from_files_that_they_cannot_read(
+    epifalcon, run, state, tmp_path
+):
+    city, out = tmp_path / "given", {n: tmp_path / n for n in ("a.csv", "b.csv", "in")}
+    for name in ("city", "known"):
+        shutil.copytree(run.folder / name, city / name)
+    city.chmod(0o700)
+    words = ("predict", run.folder, "--city", city, "--known", city)
+    assert epifalcon(*words, "--out", out["a.csv"]).code == 0
+    visits = day(run, tmp_path / "6.csv", 6, [1])
+    visits.chmod(0o600)
+    words = ("predict", run.folder, "--traces", day(run, tmp_path / "1.csv", 1))
+    (tmp_path / "1.csv").chmod(0o600)
+    assert epifalcon(*words, "--out", out["b.csv"]).code == 0
+    assert epifalcon("update", state, "--traces", visits).code == 0
+    words = write_own_data(tmp_path, "in", ["p1", "p2"], ["a", "b", "c", "d"])
+    (tmp_path / "in-tests.csv").chmod(0o600)
+    assert epifalcon(*words).code == 0
+    assert out["a.csv"].exists()
+    found = [path for one in (*out.values(), state) for path in (one, *one.rglob("*"))]
     assert not [path for path in found if path.stat().st_mode & 0o077]
 
 

@@ -10,6 +10,7 @@ from epifalcon.epidemic.test_kinds import TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import (
     BudgetExceededError,
+    CorruptFileError,
     DataError,
     EpifalconError,
     SettingsError,
@@ -122,6 +123,18 @@ def test_equal_secrets_give_equal_bits_and_a_fixed_seed_is_marked(make, tmp_path
     path = tmp_path / "fit" / "private" / "noise_secret"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_planted_secret_that_others_can_read_is_refused(tmp_path):
+    path = tmp_path / "private" / "noise_secret"
+    path.parent.mkdir()
+    path.write_text("07" * 32)
+    path.chmod(0o644)
+    with pytest.raises(CorruptFileError, match="other users can read this secret"):
+        fit(field("sums"), folder=tmp_path)
+    assert not (tmp_path / "ledger.jsonl").exists()
+    path.chmod(0o600)
+    fit(field("sums"), folder=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,10 @@ def import_(
     for path in files.values():
         if not path.exists():
             raise DataError(f"{path}: no such file")
-    with store.new_directory(
-        out, overwrite=overwrite, inputs=[*files.values()]
-    ) as made:
+    with (
+        store.as_private_as(*files.values()),
+        store.new_directory(out, overwrite=overwrite, inputs=[*files.values()]) as made,
+    ):
         with console.progress() as progress:
             imported = import_visits(visits, settings, progress)
         inputs = {

@@ -78,7 +78,12 @@ def predict(
     """
     from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun, resume_command
-    from epifalcon.experiments.simulation import KNOWN, SIMULATED, find_folder
+    from epifalcon.experiments.simulation import (
+        KNOWN,
+        SIMULATED,
+        find_folder,
+        guarded_as,
+    )
 
     del own  # Loaded when the option was parsed.
     if known is not None and city is None:
@@ -105,7 +110,7 @@ def predict(
     for note in notes:
         console.note(note)
     remark = "; the privacy budget of this prediction stays spent" if spent else ""
-    with finished.guarded():
+    with finished.guarded(), guarded_as(city, known, traces, tests):
         _write(risks, out, overwrite, keep_formulas, remark)
     untested = int((risks.status < 0).sum())
     tested = tested or not untested
@@ -282,7 +287,7 @@ def update(
     from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments import daily_update
     from epifalcon.experiments.run_folder import data_folder
-    from epifalcon.experiments.simulation import SIMULATED
+    from epifalcon.experiments.simulation import SIMULATED, guarded_as
     from epifalcon.locks import lock_folder
 
     if tests is not None and traces is None:
@@ -319,6 +324,7 @@ def update(
             }
             with (
                 store.as_private_as(source_folder),
+                guarded_as(traces, tests),
                 store.new_directory(state, overwrite=run is None) as scratch,
             ):
                 found.window.save(scratch, store.Origin.now(made_by, None))

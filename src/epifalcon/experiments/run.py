@@ -165,6 +165,12 @@ def _create(
     store.refuse_occupied(out, overwrite)
     prepared, epidemic = prepare(name, experiment, seed, progress, city), None
     if tests is None:
+        if prepared.is_imported and experiment.private_methods and not insecure_seed:
+            raise SettingsError(
+                "--simulate on real people: in a simulated outbreak one person's trace "
+                "changes the tests of others, which no epsilon covers: choose mode "
+                "off, or add --insecure-seed and do not share the run"
+            )
         epidemic = next(run_epidemics(experiment, prepared.traces, seed))
         known = epidemic.labels.known
     else:

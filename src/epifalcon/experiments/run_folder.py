@@ -225,6 +225,7 @@ def open_run(folder: Path) -> RunInputs:
     folder = data_folder(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
+    store.refuse_links(folder.parent if meta.get("private") else folder)
     experiment, read_from = Experiment.load(str(folder / SETTINGS)), meta["city_folder"]
     prepared = replace(
         prepare(meta["name"], experiment, seed, folder=folder),
@@ -302,6 +303,7 @@ class FinishedRun:
                 f"{folder / 'seed-N'}"
             )
         is_finished, data = finished(folder), data_folder(folder)
+        store.refuse_links(folder)
         manifest = store.verify(data)
         experiment = Experiment.load(str(data / SETTINGS))
         methods = [experiment.method, *experiment.beside] if is_finished else []

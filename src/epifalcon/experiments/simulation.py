@@ -255,7 +255,7 @@ def find_folder(folder: Path, *names: str) -> Path:
 
 
 def guarded_as(*folders: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Make outputs readable only by their owner if cities or tests in them are."""
+    """Make outputs as private as the files, or cities and tests in the folders."""
     given = [folder for folder in folders if folder is not None]
     inner = (find_folder(folder, name) for folder in given for name in (CITY, KNOWN))
     return store.as_private_as(*given, *inner)

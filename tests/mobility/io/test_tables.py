@@ -1,5 +1,9 @@
 import csv
 import io
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -55,7 +59,24 @@ def test_row_numbers_are_the_lines_of_the_file(tmp_path):
     rows, lines, counts = read(path, ["a"])
     assert lines == [2, 4, 6, 9, 10, 11]
     assert counts == [2, 2, 2, 1, 2, 3]
-    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert [row[0] for row in rows] == ["1", "2", "3", None, "5", None]
+
+
+def test_short_rows_under_a_header_of_many_names_fill_no_memory(tmp_path):
+    rows = 20_000
+    path = write(tmp_path, "a,b" + ",c" * 10_000 + "\n" + "1,x\n" * rows)
+    script = (
+        "import pathlib, resource, sys\n"
+        "from epifalcon.mobility.io.tables import CsvTable\n"
+        "for batch in CsvTable(pathlib.Path(sys.argv[1])).batches({'a': 'a'}):\n"
+        "    print(len(batch.frame))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    read_rows, megabytes = map(int, done.stdout.split())
+    assert read_rows == rows
+    assert megabytes < 1000
 
 
 @pytest.mark.parametrize("block", [1, 16, 1 << 20])
@@ -105,3 +126,20 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path, "a,b\n" + "1" * 500 + ",2\n")
     with pytest.raises(DataError, match="longer than"):
         read(Path(path), ["a"])
+
+
+def test_nothing_is_read_or_removed_in_a_folder_that_others_can_create(tmp_path):
+    user = f"epifalcon-test-{os.getpid()}"
+    planted, precious = Path(f"/var/tmp/polars-{user}"), tmp_path / "424242"
+    precious.mkdir()
+    planted.mkdir()
+    try:
+        (planted / "spill").symlink_to(tmp_path)
+        script = "import epifalcon as ef, polars as pl; pl.DataFrame({'a': [1]})"
+        script += ".lazy().collect(engine='streaming'); import time; time.sleep(1)"
+        env = {**os.environ, "USER": user, "HOME": str(tmp_path / "home")}
+        env.pop("POLARS_OOC_SPILL_DIR", None)
+        subprocess.run([sys.executable, "-c", script], check=True, env=env)
+    finally:
+        shutil.rmtree(planted)
+    assert precious.exists()

@@ -2,8 +2,8 @@
 
 The same schedule is used in one process, over sites and in the audit:
 
-0. unless all tests are random and without dates, short runs without two folds, from
-   whose losses the rates of the disease are estimated (``disease_rates``);
+0. unless all tests are random and without dates, short runs without each pair of folds,
+   from whose losses the rates of the disease are estimated (``disease_rates``);
 1. for each pair of folds of the tested people a cold base run without both;
 2. for each candidate transmission model a short run from the base: each held-out fold
    of the pair selects the model for the other fold;
@@ -231,7 +231,8 @@ class InferenceSchedule:
         each = self._short + len(self._candidates) * self._candidate_sweeps
         found = len(self.pairs()) * each + (1 + len(self._folds)) * self._more
         if self._estimates:
-            found += evaluations(self._task.pathogen) * self._short
+            each = len(self.pairs()) * self._short
+            found += evaluations(self._task.pathogen) * each
         return found
 
     def pairs(self) -> list[Pair]:
@@ -260,14 +261,19 @@ class InferenceSchedule:
         return FieldRun(without, transmission, start, purpose, self._disease)
 
     def _estimate_rates(self) -> RateEstimate:
-        """Estimate the rates from the losses of two folds in runs without them."""
-        folds = tuple(self._folds[:2])
-        held_out = [HeldOutFold(fold, folds) for fold in folds]
+        """Estimate the rates from the losses of all folds in runs without them."""
 
         def loss(disease: Disease) -> float:
             self._assume(disease)
-            self._run(self._new_run(folds, "fixed", purpose="candidate"), self._short)
-            return float(self._people.losses(held_out, ("fixed",)).total[0])
+            for pair in self.pairs():
+                run = self._new_run(pair.folds, "fixed", purpose="candidate")
+                self._run(run, self._short)
+            folds = [
+                HeldOutFold(fold, pair.folds)
+                for pair in self.pairs()
+                for fold in pair.owned
+            ]
+            return float(self._people.losses(folds, ("fixed",)).total[0])
 
         task = self._task
         found = estimate_rates(loss, Disease(task.pathogen, self._rates.seeded))

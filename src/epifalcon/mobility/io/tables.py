@@ -213,11 +213,20 @@ class CsvTable:
         found = pl.col("text").str.count_matches(self._delimiter, literal=True) + 1
         # Some programs end each line with a delimiter.
         spare = pl.col("text").str.ends_with(self._delimiter) & (found == width + 1)
-        frame = plain.select(
+        counted = plain.select(
             pl.col("row").cast(pl.Int64),
             (found.cast(pl.Int64) - spare.cast(pl.Int64)).alias("fields"),
+            "text",
+        )
+        # Short rows under a header of many names would fill the memory with columns.
+        frame = counted.filter(pl.col("fields") == width).select(
+            "row",
+            "fields",
             *(parts.struct.field(f"field_{k}").alias(ours) for ours, k in at.items()),
         )
+        if len(frame) < len(counted):
+            others = counted.filter(pl.col("fields") != width).drop("text")
+            frame = pl.concat([frame, others], how="diagonal").sort("row")
         if not records:
             return frame, used
         quoted = []
