@@ -27,7 +27,7 @@ for name, rows in (("stays.csv", stays), ("tests.csv", tests)):
         csv.writer(file).writerows(rows)
 
 traces = ef.read_visits(folder / "stays.csv", kind="stays", timezone="Europe/Berlin")
-results = ef.read_tests(folder / "tests.csv", traces)
+results = ef.read_tests(folder / "tests.csv", traces, kind="pcr")
 model = ef.FalconField().fit(traces, results)
 print(f"{traces.people} people, {results.tested.sum()} tested. Test these first:")
 print(model.risk_table().select("person", "risk", "risk_now").head(5))

@@ -77,6 +77,25 @@ def test_tests_after_the_last_visit_extend_the_days(epifalcon, files):
     assert (figures["days"], figures["tests"]["rows_kept"]) == (2, 1)
 
 
+def test_tests_of_no_kind_are_never_ideal_without_a_warning(epifalcon, files):
+    more = ("--tests", files / "tests.csv", "--overwrite")
+    said = epifalcon(*words(files, *more))
+    assert "Warning: 1 test has no kind" in said.out
+    assert "with --test-kind: pcr," in said.out
+    [warning] = epifalcon(*words(files, *more, "--json")).json["warnings"]
+    assert "proof of an infection at any time" in warning
+    for kind in ("ever", "pcr"):
+        figures = epifalcon(*words(files, *more, "--test-kind", kind, "--json")).json
+        assert figures["warnings"] == []
+        assert (figures["tests"]["kinds"], figures["tests"]["without_kind"]) == (
+            {kind: 1},
+            1,
+        )
+    text = TESTS.replace("result", "result,kind").replace("tive\n", "tive,antigen\n")
+    (files / "tests.csv").write_text(text)
+    assert epifalcon(*words(files, *more, "--json")).json["warnings"] == []
+
+
 def test_warnings_are_printed_and_listed(epifalcon, files):
     text = PINGS.replace("52.52,13.40", "13.40,52.52").replace("52.50,13.50", "13,52")
     (files / "pings.csv").write_text(text)
@@ -108,7 +127,10 @@ def test_a_spreadsheet_with_decimal_commas_and_german_dates(epifalcon, files):
         "User ID;Time stamp;GPS-lat;GPS-lon\n"
         "ann;01.03.2020 14:30;52,52;13,405\nbob;01.03.2020 14:50;52,52;13,405\n"
     )
-    (files / "tests.csv").write_text("person;date;result\nbob;02.03.2020;pos\n")
+    (files / "tests.csv").write_text("person;date;result\nbob;02.03.2020;Positiv\n")
+    said = epifalcon(*words(files))
+    assert "refused" in said.err
+    assert said.err.endswith('; try --date-format "%d.%m.%Y %H:%M"\n')
     formats = ("--date-format", "%d.%m.%Y %H:%M", "--date-format", "%d.%m.%Y")
     more = ("--tests", files / "tests.csv", "--days", 2, *formats, "--json")
     figures = epifalcon(*words(files, *more)).json
@@ -124,6 +146,7 @@ def test_a_spreadsheet_with_decimal_commas_and_german_dates(epifalcon, files):
         (("--kind", "pongs"), 2, "did you mean 'pings'"),
         (("--regions", "polygons"), 2, "needs polygons=FILE"),
         (("--columns", "time=tss"), 3, "nearest: 'ts'"),
+        (("--kind", "cells"), 3, "name one with --columns"),
         (("--strict",), 3, "row 5, column 'lat'"),
         (("--date-format", "%d.%m"), 2, "must give day, month and year"),
         (("--date-format", "%d.%m.%Y"), 3, "expected a time like 01.03.2020"),

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import WriteError
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import formats

@@ -6,8 +6,8 @@ import shutil
 import polars as pl
 import pytest
 
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import WriteError
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import FinishedRun, finish
 from tests.cli.runs import write_own_data
 from tests.experiments.field_runs import made, write_visits
@@ -70,6 +70,11 @@ def test_each_morning_a_day_comes_in_and_a_list_goes_out(
     assert found["seen"] == 80
     assert "positive" not in {one["known"] for one in found["highest"]}
     assert epifalcon("inspect", state, "--quiet").code == 0
+    places = epifalcon("places", state, "--top", 3, "--json").json
+    assert (len(places["places"]), len(places["by_day"])) == (3, 7)
+    assert {row["day"] for row in places["places"]} <= set(range(1, 8))
+    said = epifalcon("places", state, "--method", "falcon-field")
+    said.require_error(2, "--method applies only to runs", alone=True)
 
 
 def test_others_read_neither_state_nor_risks_of_a_run_that_they_cannot_read(

@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from epifalcon.epidemic.test_kinds import PCR
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.evaluation.calibration import fit_platt
 from epifalcon.evaluation.tested_people import accuracy_on_tested
-from epifalcon.experiments import run_plots
+from epifalcon.experiments import own_data_report, run_plots
 from epifalcon.experiments.expected_found import expected_found
 from epifalcon.experiments.explanation import load_state
 from epifalcon.experiments.places import place_infections
@@ -129,6 +130,14 @@ def test_the_page_answers_whom_how_sure_where_and_when(written):
         assert f"<td>{person}</td>" in page or f'">{person}</td>' in page
     auc = outcome.tested.auc.estimate
     assert f"puts the positive one first in {100 * auc:.0f}" in page
+    tested = inputs.known.tested.sum()
+    for said in (page, "\n".join(summary.sentences)):
+        assert f"{tested} of {inputs.reported.people} people (" in said
+        assert "tested because: random (assumed)" in said
+        assert "If people were tested at random, as assumed" in said
+        assert "A test of kind ever says without error" in said
+    assert stored["accuracy_scope"] in page
+    assert stored["warnings"] == []
     state = (outcome.scores.risk, inputs.method_folder("falcon-field") / "prediction")
     places = pl.read_csv(inputs.folder / "tables" / "places.csv")
     assert places["place"][0].startswith("ward ")
@@ -143,6 +152,29 @@ def test_the_page_answers_whom_how_sure_where_and_when(written):
     coverage = pl.read_csv(inputs.folder / "tables" / "coverage.csv")
     assert coverage["people"].sum() == inputs.reported.people
     assert "Disease: sars-cov-2 (assumed:" in page
+
+
+def test_accuracy_on_people_tested_for_reasons_is_not_that_of_everybody(written):
+    inputs = written[0]
+    reason = np.arange(len(inputs.known.person)) % 3 - 1
+    known = replace(inputs.known, reason=reason.astype(np.int8), kinds=(PCR,))
+    inputs = replace(inputs, known=known)
+    scope = own_data_report.accuracy_scope(inputs)
+    assert "no random sample (tested because: random, contact)" in scope
+    assert "Where contacts were the reason" in scope
+    assert "symptoms" not in scope
+    said = own_data_report.describe_tests(inputs)
+    assert (
+        "Kind of test: pcr; tested because: random, contact (random where not given"
+        in said
+    )
+    assert "ever" not in said
+    labels = replace(inputs.prepared.experiment.labels, tested_because="unknown")
+    experiment = replace(inputs.prepared.experiment, labels=labels)
+    prepared = replace(inputs.prepared, experiment=experiment)
+    scope = own_data_report.accuracy_scope(replace(inputs, prepared=prepared))
+    assert "tested because: random, contact, unknown" in scope
+    assert "infected people without symptoms" in scope
 
 
 def test_the_page_has_nothing_of_a_synthetic_city(written):

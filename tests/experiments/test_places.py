@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.experiments import places
+from epifalcon.experiments import daily_update, places
 from epifalcon.experiments.explanation import explain
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.experiments.run_report import write_results
@@ -56,6 +56,29 @@ def test_infections_of_a_place_are_the_sum_over_people(run, monkeypatch):
     left, right = both["expected_infections"], both["expected_infections_right"]
     np.testing.assert_allclose(left, right)
     assert by_place["share"].sum() == pytest.approx(1 - found.unobserved / found.total)
+
+
+def test_infections_of_a_state_are_those_of_its_window(run, monkeypatch):
+    window = daily_update.window_of(run, WindowSettings(days=3, sweeps=2))
+    monkeypatch.setattr(places, "_BLOCK", 7 * window.traces.slots)
+    found = places.places_of_window(window)
+    assert window.first_day == run.traces.clock.days - 2
+    risks = daily_update.risks_of(window)
+    total = found.total + found.before
+    assert total == pytest.approx(risks.probability.sum(), rel=1e-9)
+    expected, before = defaultdict(float), 0.0
+    for person in range(run.traces.people):
+        one = daily_update.explain_in_window(window, str(person), tests=True)
+        before += one.risk * one.before
+        for stay in one.exposures:
+            expected[stay.region, stay.day] += one.risk * stay.share
+    assert found.before == pytest.approx(before, rel=1e-9)
+    # Earlier days left the window, but not the infections on them.
+    assert before > 1
+    for row in found.table(50, "place-day").to_dicts():
+        value = expected[row["place"], row["day"]]
+        assert row["expected_infections"] == pytest.approx(value, rel=1e-6)
+    assert "before day 3." in places.summary_sentence(found)
 
 
 def test_people_days_and_hours_of_a_place(run):

@@ -113,6 +113,12 @@ def test_files_are_read_as_the_command_reads_them(tmp_path, caplog):
         )
     assert tests.status.tolist() == [0, 1]
     assert "1 of 3 rows refused (person is not in the traces: 1)" in caplog.text
+    assert "2 tests have no kind: a positive result is taken as proof" in caplog.text
+    caplog.clear()
+    read_tests(
+        tmp_path / "tests.csv", traces, kind="pcr", columns={"result": "outcome"}
+    )
+    assert "no kind" not in caplog.text
     one_day = read_visits(tmp_path / "stays.csv", columns={"person": "who"}, days=1)
     assert one_day.clock.days == 1
 

@@ -33,13 +33,13 @@ def import_(
         ),
     ] = None,
     test_kind: Annotated[
-        str,
+        _Text,
         option(
             "Kind of the tests without a kind in the file: pcr, antigen, serology, "
             "clinical, ever (any earlier infection), or a TOML file with sensitivity "
-            "by day since infection and specificity."
+            "by day since infection and specificity (default: ever, with a warning)."
         ),
-    ] = "ever",
+    ] = None,
     columns: Annotated[
         _Text, option("Column names of the visits, e.g. person=id,time=ts.")
     ] = None,
@@ -112,7 +112,7 @@ def import_(
 
     from epifalcon import store
     from epifalcon.epidemic.read_tests import read_results
-    from epifalcon.epidemic.test_kinds import find_kind
+    from epifalcon.epidemic.test_kinds import EVER, find_kind
     from epifalcon.errors import DataError
     from epifalcon.experiments.import_format import ImportFormat
     from epifalcon.mobility.io import ImportSettings, import_visits
@@ -142,7 +142,8 @@ def import_(
     for assignment in overrides or ():
         given = override(given, assignment)
     settings = build(ImportSettings, given)
-    names, default_kind = _split(test_columns) or [], find_kind(test_kind)
+    names = _split(test_columns) or []
+    default_kind = find_kind(test_kind or EVER.name)
     console, start_time = Console(json=json, quiet=quiet), perf_counter()
     read = _given(
         visits=visits, tests=tests, places=settings.places, polygons=settings.polygons
@@ -181,6 +182,8 @@ def import_(
             )
             longer = imported.traces.clock.days + known.later_days
             imported = replace(imported, traces=imported.traces.with_days(longer))
+            if test_kind is None and (warning := known.kind_warning("--test-kind")):
+                imported = replace(imported, warnings=(*imported.warnings, warning))
             known.tests.save(made / "known", origin)
             _show_refused(console, f"Invalid rows of {tests}", known.rows)
         imported.traces.save(made / "city", origin)

@@ -17,7 +17,9 @@ class _By(StrEnum):
 
 
 def places(
-    run: options.FinishedRun,
+    run: Annotated[
+        Path, typer.Argument(help="Finished run, or state of epifalcon update.")
+    ],
     method: options.MethodOfRun = None,
     top: Annotated[int, typer.Option(help="Number of places to list.", min=1)] = 20,
     by: Annotated[
@@ -31,34 +33,45 @@ def places(
     quiet: options.Quiet = False,
     _verbose: options.Verbose = 0,
 ) -> None:
-    """List the places and times with the most expected infections of a run.
+    """List the places and times with the most expected infections.
 
-    Needs a run of falcon-field. All test results are used. day and hours: of the
-    day with the most infections at the place, the shortest period with 80 % of
-    them. people: how many visited the place, with --by place-day on that day.
+    Needs a run of falcon-field, or a state of epifalcon update, whose window of
+    days is ranked. All test results are used. day and hours: of the day with the
+    most infections at the place, the shortest period with 80 % of them. people:
+    how many visited the place, with --by place-day on that day.
 
     Examples:
       epifalcon places runs/mycity --top 10
-      epifalcon places runs/mycity --by place-day --out places.csv
+      epifalcon places state --by place-day --out places.csv
     """
+    from epifalcon import store
+    from epifalcon.experiments import daily_update
     from epifalcon.experiments import places as ranking
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.experiments.simulation import SIMULATED
+    from epifalcon.federation.field.settings import METHOD as FIELD
 
     if out is not None:
         ranking.require_csv(out, overwrite=overwrite)
     console = Console(json=json, quiet=quiet)
     with console.progress() as progress:
-        finished = FinishedRun.open(run, method)
-        found = ranking.places_of_run(finished, progress)
+        if daily_update.is_state(run):
+            daily_update.refuse_method(run, method)
+            found = daily_update.places_of_state(run, progress)
+            name, guard, private = FIELD, store.as_private_as(run), False
+        else:
+            finished = FinishedRun.open(run, method)
+            found = ranking.places_of_run(finished, progress)
+            name, guard = finished.method, finished.guarded()
+            private = finished.is_private
         table = found.table(top, by.value)
     if out is not None:
-        with finished.guarded():
+        with guard:
             found.write(out, table, overwrite=overwrite)
     console.figures(
         {
             "run": run,
-            "method": finished.method,
+            "method": name,
             "by": by.value,
             "expected_infections": found.total,
             "before": found.before,
@@ -76,7 +89,7 @@ def places(
     console.say(ranking.CAUTION)
     if out is not None:
         console.say(f"Written to {out}.")
-    if finished.is_private:
+    if private:
         console.say(
             "Expected infections are raw data: handing them on is a release that no "
             "epsilon covers."

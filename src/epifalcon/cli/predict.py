@@ -13,9 +13,9 @@ from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
 if TYPE_CHECKING:
+    from epifalcon.epidemic.risk_table import Risks
     from epifalcon.experiments.explanation import Explanation
     from epifalcon.experiments.prediction import Scored
-    from epifalcon.experiments.risk_table import Risks
     from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.progress import Progress
 
@@ -76,7 +76,7 @@ def predict(
       epifalcon predict runs/demo --out risks.csv
       epifalcon predict runs/demo --method hbp --tested --out risks.parquet
     """
-    from epifalcon.experiments.risk_table import require_writable
+    from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments.run_folder import FinishedRun, resume_command
     from epifalcon.experiments.simulation import (
         KNOWN,
@@ -284,8 +284,8 @@ def update(
     """
     from epifalcon import store
     from epifalcon.belief_propagation.settings import WindowSettings
+    from epifalcon.epidemic.risk_table import require_writable
     from epifalcon.experiments import daily_update
-    from epifalcon.experiments.risk_table import require_writable
     from epifalcon.experiments.run_folder import data_folder
     from epifalcon.experiments.simulation import SIMULATED, guarded_as
     from epifalcon.locks import lock_folder
@@ -369,7 +369,8 @@ def update(
         f"{clock.title(at, window.first_day).capitalize()}: "
         f"{_people(window.traces.people)}{new}. The window of inference starts at "
         f"{clock.title(0, window.first_day)}. Expected: {ever:.1%} of people have been "
-        f"infected so far, {now or 0:.1%} are infected now."
+        f"infected until the end of {clock.title(clock.days - 1, window.first_day)}, "
+        f"{now or 0:.1%} are infected then."
     )
     title = "Highest risks of people without a positive test"
     columns = ["person", "risk", "risk_now", "known"]
@@ -438,14 +439,10 @@ def _explained(
     from epifalcon import store
     from epifalcon.experiments import daily_update, explanation
     from epifalcon.experiments.run_folder import FinishedRun
-    from epifalcon.federation.field.sliding_window import KIND
 
     guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if store.read_manifest(folder)["kind"] == KIND:
-        if method is not None:
-            raise SettingsError(
-                f"{folder}: is a falcon-field state; --method applies only to runs"
-            )
+    if daily_update.is_state(folder):
+        daily_update.refuse_method(folder, method)
         window, guard = daily_update.load_state(folder), store.as_private_as(folder)
         # The risks of a state use own tests, so the explanation does, too.
         found = daily_update.explain_in_window(window, person, tests=True)

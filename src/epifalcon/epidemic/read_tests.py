@@ -45,8 +45,8 @@ _SCHEMA = {
 _NO_ROWS = RowCount(0, 0, {}, ())
 _NO_ONSET = -(2**31)
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
-_POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
-_NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
+_POSITIVE = ("positive", "pos", "1", "true", "+", "1.0", "positiv", "detected")
+_NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0", "negativ", "not detected")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,22 @@ class ImportedTests:
     """Number of tests after the last day of the traces."""
     later_days: int = 0
     """Number of days to add to the traces, so that their days contain all tests."""
+    without_kind: int = 0
+    """Number of tests for which the file gives no kind."""
+
+    def kind_warning(self, option: str) -> str:
+        """Return the warning that tests of no kind count as ideal; may be empty."""
+        if not self.without_kind:
+            return ""
+        some = f"{self.without_kind:,} tests have"
+        if self.without_kind == 1:
+            some = "1 test has"
+        return (
+            f"{some} no kind: a positive result is taken as proof of an infection at "
+            "any time before it, a negative one as proof of none. Name the kind with "
+            f"{option}: pcr, antigen, serology, clinical, a TOML file, or ever if this "
+            "is right"
+        )
 
     def as_plain(self) -> dict[str, Any]:
         """Return the counts for JSON."""
@@ -85,6 +101,7 @@ class ImportedTests:
             "onsets_before_first_day": self.early_onsets,
             "after_last_day": self.later_tests,
             "days_added": self.later_days,
+            "without_kind": self.without_kind,
             "duplicates": self.rows.accepted - len(tests.person),
         }
 
@@ -234,6 +251,7 @@ def _imported(
         early_onsets=int(((onset < 0) & (onset != _NO_ONSET)).sum()),
         later_tests=int((tests.slot >= clock.slots).sum()),
         later_days=max(0, last_day + 1 - clock.days),
+        without_kind=int((found["kind"] == "").sum()),
     )
 
 

@@ -229,12 +229,17 @@ class TestResults:
         reason = np.where(given, self.reason, np.int8(REASONS.index(assumed)))
         return replace(self, reason=reason)
 
+    def reasons(self, assumed: TestReason) -> list[TestReason]:
+        """Return the reasons of all tests, ``assumed`` where none is given."""
+        found = {REASONS[one] if one >= 0 else assumed for one in {*self.reason}}
+        return [reason for reason in REASONS if reason in found]
+
     def because(self, assumed: TestReason) -> TestReason:
         """Return the common reason of all tests, ``assumed`` where none is given.
 
         It is ``unknown`` if being tested is evidence for some tests only.
         """
-        found = {REASONS[one] if one >= 0 else assumed for one in set(self.reason)}
+        found = {*self.reasons(assumed)}
         if not found or found <= {*IGNORABLE}:
             return "random" if found else assumed
         return found.pop() if len(found) == 1 else "unknown"

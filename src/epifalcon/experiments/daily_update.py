@@ -9,14 +9,12 @@ from epifalcon import store
 from epifalcon.belief_propagation.saved_state import Messages
 from epifalcon.belief_propagation.settings import WindowSettings, current_model
 from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.risk_table import Risks
+from epifalcon.epidemic.test_kinds import IGNORABLE
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments import explanation
-from epifalcon.experiments.import_format import (
-    ImportFormat,
-    notes_on_tests,
-    notes_on_visits,
-)
-from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.import_format import ImportFormat, notes_on_visits
+from epifalcon.experiments.places import PlaceInfections, places_of_window
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import simulated_on_real_people
 from epifalcon.federation.field.settings import METHOD as FIELD
@@ -24,6 +22,7 @@ from epifalcon.federation.field.sliding_window import KIND, FieldWindow, NewDay
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.visits import MoreVisits, fill_gaps
+from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN
 
 
@@ -79,6 +78,25 @@ def load_state(folder: Path) -> FieldWindow:
     return FieldWindow.load(folder)
 
 
+def is_state(folder: Path) -> bool:
+    """Return True if ``folder`` holds a state, not a run."""
+    return bool(store.read_manifest(folder)["kind"] == KIND)
+
+
+def refuse_method(folder: Path, method: str | None) -> None:
+    """Raise ``SettingsError`` if a method of the state in ``folder`` is selected."""
+    if method is not None:
+        raise SettingsError(
+            f"{folder}: is a falcon-field state; --method applies only to runs"
+        )
+
+
+def places_of_state(folder: Path, progress: Progress = silent) -> PlaceInfections:
+    """Compute the expected infections at every place on the days of a state."""
+    found = places_of_window(load_state(folder), progress)
+    return replace(found, simulated_on_real_people=is_simulated(folder))
+
+
 def is_simulated(folder: Path) -> bool:
     """Return True if the run or state in ``folder`` simulates real people."""
     manifest = store.read_manifest(folder)
@@ -101,7 +119,16 @@ def create_state(folder: Path, run: Path, settings: WindowSettings) -> Updated:
         raise WriteError(
             f"{folder}: exists; omit --from to continue it, or choose another folder"
         )
-    return Updated(window_of(FinishedRun.open(run, FIELD), settings))
+    finished = FinishedRun.open(run, FIELD)
+    because = finished.known.because(finished.experiment.labels.tested_because)
+    notes: tuple[str, ...] = ()
+    if because not in IGNORABLE:
+        note = (
+            f"{run}: took being tested or not as evidence (tested because: {because}); "
+            "updates do not, so risks of untested people can be higher than in its list"
+        )
+        notes = (note,)
+    return Updated(window_of(finished, settings), notes=notes)
 
 
 def update_window(
@@ -141,7 +168,7 @@ def update_window(
         among = np.array([index[name] for name in found.names], np.int32)
         since = (window.first_day - 1) * clock.slots_per_day
         results = found.tests.renumbered(among, len(index)).since(since)
-        notes += notes_on_tests(tests, found)
+        notes += files.notes_on_tests(tests, found)
     new_people = tuple(index)[len(known) :]
     return Updated(
         window.update(NewDay(here, results, new_people, first_slot - before)),

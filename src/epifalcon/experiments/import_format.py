@@ -7,7 +7,7 @@ from typing import Any
 
 from epifalcon import store
 from epifalcon.epidemic.read_tests import ImportedTests, read_more_tests
-from epifalcon.epidemic.test_kinds import TestKind
+from epifalcon.epidemic.test_kinds import EVER, TestKind
 from epifalcon.errors import DataError
 from epifalcon.experiments.simulation import CITY, find_folder
 from epifalcon.mobility.clock import Clock
@@ -84,6 +84,17 @@ class ImportFormat:
             read = replace(self.visits.read, columns=self.test_columns)
         return read_more_tests(path, clock, read, self.test_kind or kind)
 
+    def notes_on_tests(self, path: Path, tests: ImportedTests) -> tuple[str, ...]:
+        """Return sentences on rows of ``path`` not used, and on tests of no kind."""
+        notes = _refused(path, tests.rows.refused)
+        if tests.without_kind and self.test_kind == EVER:
+            notes.append(
+                f"{path}: tests without a kind count as ever, as in the import, so "
+                "their results as proof: name the kind in a column kind, or import "
+                f"with --test-kind: {tests.without_kind:,}"
+            )
+        return tuple(notes)
+
 
 def notes_on_visits(path: Path, visits: MoreVisits) -> tuple[str, ...]:
     """Return sentences on rows and slots of ``path`` that are not used."""
@@ -102,11 +113,6 @@ def notes_on_visits(path: Path, visits: MoreVisits) -> tuple[str, ...]:
             f"are not used: {rows:,}"
         )
     return tuple(notes)
-
-
-def notes_on_tests(path: Path, tests: ImportedTests) -> tuple[str, ...]:
-    """Return sentences on rows of ``path`` that are not used."""
-    return tuple(_refused(path, tests.rows.refused))
 
 
 def _refused(path: Path, refused: Mapping[str, int]) -> list[str]:

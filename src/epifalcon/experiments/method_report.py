@@ -12,12 +12,12 @@ import tomli_w
 from matplotlib.figure import Figure
 
 from epifalcon import store
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.experiment import without_none
 from epifalcon.experiments.explanation import Explanation, explain_person, find_person
 from epifalcon.experiments.places import PlaceInfections, place_infections
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.experiments.run_tables import privacy_table
 from epifalcon.methods.base import Method
@@ -36,7 +36,7 @@ _BINS = 40
 
 def risks(method: Method) -> Risks:
     """Return the risks of a fit."""
-    return Risks.of(method.scores, method.traces, method.tests)
+    return method.scores.risks(method.traces, method.tests)
 
 
 def explain(method: Method, person: int | str, *, tests: bool = False) -> Explanation:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from epifalcon.epidemic.risk_table import Risks
+from epifalcon.epidemic.test_kinds import EVER
 from epifalcon.epidemic.test_results import data_warnings
 from epifalcon.evaluation.tested_people import TestedAccuracy
 from epifalcon.experiments import places as place_list
@@ -27,7 +29,6 @@ from epifalcon.experiments.report_parts import (
     repeat_command,
     settings_toml,
 )
-from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.run_methods import Outcome
 from epifalcon.methods.registry import entry
@@ -64,7 +65,7 @@ def analyse(
 ) -> OwnResults:
     """Compute coverage, expected numbers and places of a run on real people."""
     own = outcomes[0]
-    risks = Risks.of(own.scores, inputs.reported, inputs.known)
+    risks = own.scores.risks(inputs.reported, inputs.known)
     places = None
     if (outcome := explaining(outcomes)) is not None:
         folder = inputs.method_folder(outcome.method) / run_folder.PREDICTION
@@ -108,11 +109,39 @@ def tables(own: OwnResults) -> dict[str, Table]:
     return named
 
 
-def sentences(inputs: RunInputs, outcome: Outcome) -> list[str]:
-    """Return what a terminal says about the disease and the people to test."""
-    said = [run_tables.disease(inputs, outcome)]
-    found = expected_found(outcome.method, outcome.scores, inputs.known)
-    return said if found is None else [*said, _first(found, inputs)]
+def sentences(inputs: RunInputs, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what a terminal says about disease, tests and the people to test."""
+    own = outcomes[0]
+    said = [run_tables.disease(inputs, own), describe_tests(inputs)]
+    found = expected_found(own.method, own.scores, inputs.known)
+    if found is not None:
+        said.append(_first(found, inputs))
+    if any(one.tested for one in outcomes):
+        said.append(accuracy_scope(inputs))
+    return said
+
+
+def describe_tests(inputs: RunInputs) -> str:
+    """Say how many people were tested, by which kinds of tests and why."""
+    known, people = inputs.known, inputs.reported.people
+    tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
+    kinds = ", ".join(kind.name for kind in known.kinds)
+    assumed = inputs.prepared.experiment.labels.tested_because
+    said_by = "as given" if (known.reason >= 0).all() else "assumed"
+    if said_by == "assumed" and (known.reason >= 0).any():
+        said_by = f"{assumed} where not given"
+    because = f"{', '.join(known.reasons(assumed))} ({said_by})"
+    said = (
+        f"{tested:,} of {people:,} people ({tested / people:.0%}) were tested, "
+        f"{positive:,} of them positive. Kind of test: {kinds}; tested because: "
+        f"{because}."
+    )
+    if EVER in known.kinds:
+        said += (
+            " A test of kind ever says without error whether the person was infected "
+            "at any time before it; for PCR and antigen tests, import with --test-kind."
+        )
+    return said
 
 
 def last_day(inputs: RunInputs) -> str:
@@ -145,13 +174,7 @@ def page(results: RunResults, own: OwnResults) -> Page:
             Section("Where and when", _where(results, own)),
             Section("What the risks rest on", _basis(results, own)),
             Section("One risk explained", explained),
-            Section(
-                "Training",
-                [
-                    *results.plots("training"),
-                    run_tables.forecast_table(results.outcomes),
-                ],
-            ),
+            Section("Training", _training(results)),
             Section("Privacy card", privacy_parts(inputs, results.outcomes)),
         ],
         settings_toml=settings_toml(inputs),
@@ -160,6 +183,11 @@ def page(results: RunResults, own: OwnResults) -> Page:
         "(everybody's risk), figures/ (each plot as PNG and SVG, its data as CSV), "
         "tables/ (CSV), summary.json (all numbers), settings.toml.",
     )
+
+
+def _training(results: RunResults) -> list[Part]:
+    forecast = run_tables.forecast_table(results.outcomes)
+    return [*results.plots("training"), *([forecast] if forecast.rows else [])]
 
 
 def _headline(results: RunResults) -> list[tuple[str, str]]:
@@ -305,10 +333,8 @@ def _how_sure(results: RunResults) -> list[Part]:
     table = run_tables.accuracy_table(results.outcomes)
     if table.rows:
         terms = [list(item) for item in glossary(table.columns).items()]
-        parts += [Text([_scope(inputs)], "note"), table]
+        parts += [Text([accuracy_scope(inputs)], "note"), table]
         parts.append(Table("Glossary", ["term", "meaning"], terms))
-    if any(one.checks for one in results.outcomes):
-        parts.append(run_tables.methods_table(results.outcomes))
     return parts
 
 
@@ -361,15 +387,32 @@ def accuracy_in_words(
     return said
 
 
-def _scope(inputs: RunInputs) -> str:
-    kinds = ", ".join(kind.name for kind in inputs.known.kinds)
-    because = inputs.prepared.experiment.labels.tested_because
-    return (
-        "This accuracy is that on people tested for the same reasons. Assumed of the "
-        f"tests: kind {kinds} (set by epifalcon import --test-kind), reason {because} "
-        "(--tested-because). If people were tested because of symptoms and the reason "
-        "is random, risks of untested people are too high."
+def accuracy_scope(inputs: RunInputs) -> str:
+    """Say whose accuracy is measured, by the reasons for which people were tested."""
+    assumed = inputs.prepared.experiment.labels.tested_because
+    reasons = inputs.known.reasons(assumed)
+    if reasons == ["random"]:
+        return (
+            "If people were tested at random, as assumed (--tested-because random), "
+            "this accuracy also holds for the others. If symptoms were the reason, "
+            "risks of untested people are too high."
+        )
+    said = (
+        "This accuracy is that on tested people, who are no random sample (tested "
+        f"because: {', '.join(reasons)}). Fewer untested people are infected, as a "
+        "rule, so their average precision is lower."
     )
+    if not {"symptoms", "unknown"}.isdisjoint(reasons):
+        said += (
+            " Where symptoms were the reason, nothing is measured on infected people "
+            "without symptoms."
+        )
+    if not {"contact", "unknown"}.isdisjoint(reasons):
+        said += (
+            " Where contacts were the reason, people with a negative result had "
+            "contacts, too, so the AUC is lower than among everybody."
+        )
+    return said
 
 
 def _where(results: RunResults, own: OwnResults) -> list[Part]:
@@ -378,11 +421,16 @@ def _where(results: RunResults, own: OwnResults) -> list[Part]:
         parts.append(Text(["There is no map: regions have no coordinates."]))
     if own.places is None:
         return [*parts, Text(["Places are only ranked by falcon-field."])]
+    traces = own.places.traces
+    said = place_list.summary_sentence(own.places)
+    if later := traces.clock.days - traces.observed_days:
+        days = "The last day has" if later == 1 else f"The last {later} days have"
+        said += f" {days} no visits, so infections on them are not computed."
     run = quoted_folder(results.inputs)
     command = f"epifalcon places {run} --by place-day"
     return [
         *parts,
-        Text([place_list.summary_sentence(own.places)]),
+        Text([said]),
         place_list.shown_table(own.places.table(_PLACES)),
         Text([f"Each place on each day: `{command}`. {place_list.CAUTION}"]),
     ]
@@ -392,20 +440,13 @@ def _basis(results: RunResults, own: OwnResults) -> list[Part]:
     inputs = results.inputs
     traces, known, clock = inputs.reported, inputs.known, inputs.reported.clock
     first, end = day_name(clock, 0), last_day(inputs)
-    tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
-    kinds = ", ".join(kind.name for kind in known.kinds)
-    because = inputs.prepared.experiment.labels.tested_because
     said = [
         (
             f"{traces.people:,} people, {len(traces.regions):,} regions, {clock.days} "
             f"days from {first} to {end}, in slots of {clock.slot_hours:g} hours."
         ),
         f"People were observed in {traces.observed_share:.0%} of these slots.",
-        (
-            f"{tested:,} people ({tested / traces.people:.0%}) were tested, "
-            f"{positive:,} of them positive. Kind of test: {kinds}; tested because: "
-            f"{because}."
-        ),
+        describe_tests(inputs),
         run_tables.disease(inputs, results.outcomes[0]),
         _meaning(results),
         *authors_program(inputs),

@@ -1,9 +1,10 @@
 """Regions and times ranked by the expected number of infections.
 
-Computed from the stored messages of a Falcon Field run, in blocks of people.
+Computed from the stored messages of a Falcon Field run, or of a state of daily updates,
+in blocks of people.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,6 +19,7 @@ from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import SettingsError, WriteError
 from epifalcon.experiments.explanation import clock_hours, load_state
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
+from epifalcon.federation.field.sliding_window import Boundary, FieldWindow
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
@@ -48,6 +50,8 @@ class PlaceInfections:
     before: float
     """Expected number of people infected before the first slot."""
     traces: Traces
+    first_day: int = field(default=1, kw_only=True)
+    """Number of the first day of ``traces``."""
     simulated_on_real_people: bool = field(default=False, kw_only=True)
 
     @property
@@ -70,7 +74,7 @@ class PlaceInfections:
     def table(self, top: int = TOP, by: By = "place") -> pl.DataFrame:
         """Return the ``top`` places, or places and days, with the most infections.
 
-        Columns: ``place``; ``day`` (number from 1), ``date`` and ``weekday`` (null if
+        Columns: ``place``; ``day`` (its number), ``date`` and ``weekday`` (null if
         the first day has no date): of this row, or the day with most infections;
         ``hours``: the shortest period of that day with 80 % of them;
         ``expected_infections``; ``share`` of all infections; ``people`` who visited the
@@ -94,8 +98,8 @@ class PlaceInfections:
             when = date_of(clock, day)
             rows.append(
                 {
-                    "place": self.traces.regions.name(region),
-                    "day": day + 1,
+                    "place": self.traces.regions.title(region),
+                    "day": day + self.first_day,
                     "date": None if when is None else when.isoformat(),
                     "weekday": None if when is None else f"{when:%A}",
                     "hours": _hours(clock, self.by_slot[slots, 1 + region]),
@@ -140,16 +144,20 @@ def place_infections(
     known: TestResults,
     risk: Probabilities,
     progress: Progress = silent,
+    *,
+    before: Boundary | None = None,
+    first_day: int = 1,
 ) -> PlaceInfections:
     """Compute the expected infections at every region and slot.
 
     ``risk``, (people,), is the predicted risk, perhaps recalibrated. The infections of
     an untested person add up to it; those of a tested person to the risk given the own
-    tests.
+    tests. ``before`` are the states before day ``first_day``, if the traces start
+    there.
     """
     slots, people = traces.by_slot.shape
     total = np.zeros((slots, 1 + len(traces.regions)))
-    before, size = 0.0, max(1, _BLOCK // slots)
+    earlier, size = 0.0, max(1, _BLOCK // slots)
     received, tested = saved.messages(), known.tested
     for first in range(0, people, size):
         progress("places", first, people)
@@ -162,17 +170,20 @@ def place_infections(
         if messages is not None:
             own = messages.each(lambda array, at=block: array[:, at].copy())  # type: ignore[misc]
         cohort = saved.people(part, known.of_range(first, end), own)
+        if before is not None:
+            prior = before.prior[block], before.without_tests[block]
+            cohort = cohort.with_prior(*prior)
         found = cohort.infections(received, with_tests=True)
         weight = np.where(
             tested[block], 1.0, risk[block] / np.maximum(found.risk, _TINY)
         )
-        before += float(found.before @ weight)
+        earlier += float(found.before @ weight)
         for slot, (here, infected) in enumerate(
             zip(part.by_slot, found.in_slot * weight, strict=True)
         ):
             total[slot] += np.bincount(here + 1, infected, total.shape[1])
     progress("places", people, people)
-    return PlaceInfections(total, before, traces)
+    return PlaceInfections(total, earlier, traces, first_day=first_day)
 
 
 def places_of_run(run: FinishedRun, progress: Progress = silent) -> PlaceInfections:
@@ -185,19 +196,38 @@ def places_of_run(run: FinishedRun, progress: Progress = silent) -> PlaceInfecti
     state = load_state(run.place / PREDICTION)
     risk = run.risks().probability
     found = place_infections(*state, run.traces, run.tests, risk, progress)
-    mark = run.simulated_on_real_people
-    return PlaceInfections(
-        found.by_slot, found.before, found.traces, simulated_on_real_people=mark
+    return replace(found, simulated_on_real_people=run.simulated_on_real_people)
+
+
+def places_of_window(
+    window: FieldWindow, progress: Progress = silent
+) -> PlaceInfections:
+    """Compute the expected infections at every place on the days of a window.
+
+    They add up to the risks of the state, own tests included.
+    """
+    return place_infections(
+        window.field,
+        window.messages,
+        window.traces,
+        window.known,
+        window.risks()[1].ever,
+        progress,
+        before=window.boundary,
+        first_day=window.first_day,
     )
 
 
 def summary_sentence(found: PlaceInfections) -> str:
     """State the expected number of infections and how many have no place."""
     unobserved = found.unobserved / max(found.total, _TINY)
+    clock, first = found.traces.clock, "the first day"
+    if found.first_day > 1:
+        first = clock.title(0, found.first_day)
     return (
-        f"Expected infections: {found.total:,.1f} on {found.traces.clock.days} days, "
+        f"Expected infections: {found.total:,.1f} on {clock.days} days, "
         f"{unobserved:.0%} of them while the person was not observed, and "
-        f"{found.before:,.1f} before the first day."
+        f"{found.before:,.1f} before {first}."
     )
 
 

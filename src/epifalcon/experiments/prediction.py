@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.epidemic.test_kinds import EVER, TestKind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.experiments.explanation import load_field
-from epifalcon.experiments.import_format import (
-    ImportFormat,
-    notes_on_tests,
-    notes_on_visits,
-)
-from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.import_format import ImportFormat, notes_on_visits
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
 from epifalcon.experiments.simulation import CITY, KNOWN, REPORTED, find_folder
 from epifalcon.federation import preparation, training
@@ -117,7 +113,7 @@ class NewPeople:
         number = np.array([index[name] for name in results.names], np.int32)
         known = results.tests.renumbered(number, traces.people)
         known = replace(known, names_sha256=traces.names_sha256)
-        return cls(traces, known, notes + notes_on_tests(tests, results))
+        return cls(traces, known, notes + files.notes_on_tests(tests, results))
 
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return the fold of each tested person, a hash of the trace; -1 for others."""

@@ -26,11 +26,11 @@ from epifalcon import store
 from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.risk_table import OPTIONAL, Risks
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import RankingCurve, dep
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.risk_table import OPTIONAL, Risks
 from epifalcon.experiments.simulation import (
     CITY,
     HIDDEN,

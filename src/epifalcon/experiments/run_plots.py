@@ -317,7 +317,7 @@ def write_risk_map(
     )
     if numbered:
         names = (
-            f"{number} {traces.regions.name(region)}"
+            f"{number} {traces.regions.title(region)}"
             for number, region in enumerate(numbered, 1)
         )
         caption += f" Places with the most expected infections: {', '.join(names)}."

@@ -99,6 +99,8 @@ def write_results(
             own = own_data_report.analyse(inputs, outcomes, progress)
             if own.found is not None:
                 summary["expected_found"] = own.found.as_plain()
+            summary["accuracy_scope"] = own_data_report.accuracy_scope(inputs)
+            summary["warnings"] = run_tables.doubts(outcomes)
         else:
             statistics = measure(inputs.prepared.traces, progress)
         plain = [] if statistics is None else statistics.statistics
@@ -172,7 +174,7 @@ def _run_summary(
     tables, notes = _terminal_tables(outcomes), run_tables.doubts(outcomes)
     sentences: list[str] = []
     if inputs.epidemic is None:
-        sentences = own_data_report.sentences(inputs, outcomes[0])
+        sentences = own_data_report.sentences(inputs, outcomes)
         # Without a mark of raw data, which tables of a private run have.
         sentences = sentences[:1] if inputs.shareable is not None else sentences
     return RunSummary(values, tables, notes=notes, sentences=sentences)
@@ -280,7 +282,6 @@ def _write_tables(folder: Path, results: RunResults, own: OwnResults | None) -> 
 def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return [
         run_tables.methods_table(outcomes, TERMINAL_METRICS),
-        run_tables.accuracy_table(outcomes),
         run_tables.privacy_table(outcomes),
         run_tables.forecast_table(outcomes),
     ]
@@ -385,11 +386,10 @@ def _results(results: RunResults) -> list[Part]:
     if not evaluations:
         if warnings := run_tables.doubts(results.outcomes):
             parts.append(Text(warnings, "note"))
-        tested = run_tables.accuracy_table(results.outcomes)
-        parts += [_not_evaluated(results), *([tested] if tested.rows else []), table]
+        parts += [_not_evaluated(results), *([table] if table.rows else [])]
         parts += [Text(sentences, "findings")] if sentences else []
-        if tested.rows:
-            terms = [list(item) for item in glossary(tested.columns).items()]
+        if table.rows:
+            terms = [list(item) for item in glossary(table.columns).items()]
             parts.append(Table("Glossary", ["term", "meaning"], terms))
         return parts
     parts += [Text(sentences, "findings"), run_tables.who_is_found(evaluations), table]

@@ -35,6 +35,8 @@ _CASE_MEASURES = {
 }
 _HANDFUL = 20
 """Fewer positive results do not show which of two methods ranks better."""
+_CHANCE = 0.5
+"""AUC by chance."""
 _FORECASTS = {
     "model": "region model",
     "last": "last value",
@@ -120,25 +122,20 @@ def disease(inputs: RunInputs, outcome: Outcome) -> str:
 def methods_table(
     outcomes: Sequence[Outcome], metrics: Sequence[str] = RUN_METRICS
 ) -> Table:
-    """Return one row per method: metrics (or validation AUC), epsilon, seconds."""
+    """Return one row per method: metrics on hidden people, epsilon, seconds.
+
+    If nobody is hidden, the accuracy on tested people.
+    """
     scored = outcomes[0].metrics
     if scored is None:
-        caption = "Methods on validation people (tested but held back)"
-        columns = ["validation AUC"]
-    else:
-        caption = f"Methods on {scored.people:,} hidden people, "
-        caption += f"{scored.prevalence:.1%} of them infected"
-        columns = [METRICS[name].title for name in metrics]
+        return accuracy_table(outcomes)
+    caption = f"Methods on {scored.people:,} hidden people, "
+    caption += f"{scored.prevalence:.1%} of them infected"
+    columns = [METRICS[name].title for name in metrics]
     rows = []
     for outcome in outcomes:
-        auc = outcome.diagnostics.get("validation_auc")
-        cells = [formats.number(auc)]
-        if scored is not None:
-            values = [getattr(outcome.metrics, name, None) for name in metrics]
-            cells = [formats.number(value) for value in values]
-        elif auc is not None and outcome.tested is not None:
-            people, positives = outcome.tested.people, outcome.tested.positives
-            cells = [f"{cells[0]}, chosen on {people:,} people, {positives:,} positive"]
+        values = [getattr(outcome.metrics, name, None) for name in metrics]
+        cells = [formats.number(value) for value in values]
         # A method without a ledger uses places and tests without protection.
         spent = outcome.spent
         epsilon = None if spent is None else spent["epsilon"]["person"]
@@ -148,22 +145,23 @@ def methods_table(
 
 
 def accuracy_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return each method's accuracy on tested people; no rows if people are hidden."""
+    """Return each method's accuracy on tested people; no rows if none is measured."""
     rows = []
-    for outcome in outcomes:
+    for outcome in outcomes if any(one.tested for one in outcomes) else ():
         if (found := outcome.tested) is None:
+            rows.append([outcome.title, "not measured", *["-"] * 4])
             continue
         error = f"{found.calibration_error:.3f} ({found.calibration_by_chance:.3f})"
         ranking = map(_with_interval, (found.auc, found.average_precision))
         used = "chose the model" if found.selected else "out-of-fold"
         rows.append(
             [
-                *(outcome.title, used, f"{found.people:,}", f"{found.positives:,}"),
+                *(outcome.title, used, f"{found.positives:,} of {found.people:,}"),
                 *(*ranking, error),
             ]
         )
     caption = "Accuracy on tested people, by risks without their own results"
-    columns = ["method", "these people", "tested", "positive", "AUC"]
+    columns = ["method", "these people", "positive", "AUC"]
     columns += [METRICS["average_precision"].title, "calibration error"]
     return Table(caption, columns, rows)
 
@@ -171,7 +169,8 @@ def accuracy_table(outcomes: Sequence[Outcome]) -> Table:
 def doubts(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a warning for each accuracy that rests on few people who chose it.
 
-    A network is only compared with inference that uses the rates of the disease.
+    A network is only compared with inference that uses the rates of the disease. Also
+    warn if another method ranks the same people clearly better than the first one.
     """
     measured = [(one, one.tested) for one in outcomes if one.tested is not None]
     inferred = [
@@ -179,7 +178,15 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
         for one, found in measured
         if entry(one.method).uses_pathogen and not found.selected
     ]
-    warnings = []
+    warnings = [
+        f"{one.title} ranks tested people better than {outcomes[0].title}: AUC "
+        f"{_with_interval(found.auc)} instead of {_with_interval(first.auc)}. For its "
+        f"list: epifalcon predict RUN --method {one.method}."
+        for one, found in measured
+        if (first := outcomes[0].tested) is not None
+        and not (first.selected or found.selected)
+        and (found.auc.low or 0.0) > max(first.auc.estimate or 0.0, _CHANCE)
+    ]
     for one, found in measured:
         auc = found.auc.estimate
         if not found.selected or found.positives >= _HANDFUL or auc is None:
@@ -195,8 +202,11 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
             continue
         best, title, other = max(inferred, key=lambda item: item[0])
         if auc > best:
+            better = f"Rely on {title}"
+            if (other.auc.low or 0.0) <= _CHANCE:
+                better = "No method is shown to rank better than chance. " + title
             warnings.append(
-                f"{warning}. Rely on {title}: AUC {best:.3f}, out-of-fold, of "
+                f"{warning}. {better}: AUC {best:.3f}, out-of-fold, of "
                 f"{other.people:,} people with {other.positives:,} positive results."
             )
     return warnings

@@ -19,7 +19,7 @@ from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
-from epifalcon.epidemic.test_kinds import find_kind
+from epifalcon.epidemic.test_kinds import EVER, find_kind
 from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.evaluation import metrics
@@ -140,7 +140,7 @@ def read_tests(
     path: str | Path,
     traces: Traces,
     *,
-    kind: str = "ever",
+    kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     date_format: str | Sequence[str] = (),
     max_refused_share: float = 0.5,
@@ -159,7 +159,8 @@ def read_tests(
         traces: Traces with the date of their first day. For tests after their last day,
             give ``traces.with_days(n)`` with more days, here and to ``fit``.
         kind: Kind of the tests that the table gives no kind: ``pcr``, ``antigen``,
-            ``serology``, ``clinical``, ``ever`` or the path of a TOML file.
+            ``serology``, ``clinical``, ``ever`` or the path of a TOML file. None stands
+            for ``ever``, with a warning if there are such tests.
         columns: Column of the file for each name that differs from ours, as
             ``{"result": "outcome"}``.
         date_format: As in ``read_visits``.
@@ -174,8 +175,11 @@ def read_tests(
 
     values = _read_settings(columns, date_format, max_refused_share, strict)
     settings = build(ReadSettings, values)
-    found = read_results(Path(path), traces, settings, find_kind(kind))
+    default = find_kind(kind or EVER.name)
+    found = read_results(Path(path), traces, settings, default)
     _warn_of_refused(path, found.rows)
+    if kind is None and (warning := found.kind_warning("kind=...")):
+        _log.warning("%s: %s", path, warning)
     return found.tests
 
 

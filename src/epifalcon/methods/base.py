@@ -34,6 +34,7 @@ from epifalcon.types import Floats, PersonIds, Probabilities
 if TYPE_CHECKING:
     import polars as pl
 
+    from epifalcon.epidemic.risk_table import Risks
     from epifalcon.experiments.explanation import Explanation
 
     # Without torch: the list of methods is shown without loading any.
@@ -123,6 +124,15 @@ class Scores:
     """Lower bound of the interval of each risk, (people,)."""
     high: Probabilities | None = None
     """Upper bound of the interval of each risk, (people,)."""
+
+    def risks(self, traces: Traces, tests: TestResults) -> "Risks":
+        """Return the risks of a fit to ``traces`` and ``tests``, for a table."""
+        from epifalcon.epidemic.risk_table import OPTIONAL, Risks
+        from epifalcon.mobility.coverage import TraceCoverage
+
+        more = {name: getattr(self, name) for name in OPTIONAL}
+        coverage = TraceCoverage.of(traces)
+        return Risks(self.risk, tests.status, traces.names, coverage=coverage, **more)
 
     def save(self, folder: Path, origin: Origin) -> None:
         """Write the scores into ``folder``; ``load`` is the inverse."""

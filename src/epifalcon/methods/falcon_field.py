@@ -151,8 +151,7 @@ class FalconField(Method):
             report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
         self.state = FieldState.of(site, schedule)
-        found, risk = schedule.result, site.risk
-        now = site.now[()]
+        found, risk, now = schedule.result, site.risk, site.current
         scores = Scores(
             risk,
             steps=found.sweeps,
@@ -168,14 +167,11 @@ class FalconField(Method):
             scores.diagnostics[MEAN_NOW] = float(now.without_tests.mean())
             return scores
         recalibrations = self._recalibrations(site, schedule, known)
-        ever, current = risk.copy(), now.without_tests.copy()
+        ever = risk.copy()
         for without in sorted(site.finals):
             own = site.own(without)
             risk[own] = recalibrations[without].line(ever)[own]
-            current[own] = site.now[without].without_tests[own]
-        if not task.tests_are_random:
-            current[~known.tested] = now.tested[~known.tested]
-        current = current_given_ever(current, ever, risk)
+        current = current_given_ever(now.without_tests, ever, risk)
         scores.diagnostics.update(vars(recalibrations[()].line))
         scores.diagnostics[MEAN_NOW] = float(current.mean())
         tested = np.flatnonzero(known.tested).astype(np.int32)

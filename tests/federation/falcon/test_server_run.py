@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from epifalcon import store
@@ -18,6 +19,7 @@ from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.preparation import split_sites
 from epifalcon.federation.settings import PrivacySettings, SiteRules
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.local_sites import (
@@ -99,8 +101,9 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
     assert summary["rounds"] == 6
     assert not summary["sites"]["troubles"]
     for name in NAMES:
-        table = (folder / name / "runs" / "first" / RISKS).read_text().splitlines()
-        assert len(table) == 1 + len(run.scores[name])
+        table = pl.read_csv(folder / name / "runs" / "first" / RISKS).sort("person")
+        assert np.abs(table["risk"].to_numpy() - run.scores[name]).max() < 1e-9
+        assert table["risk_now"].null_count() == len(table)
         assert not transport.running[name].failed
     watched = [one.rounds.validation.people for one in transport.running.values()]
     # In mode local neither cases nor results leave in the clear.
@@ -120,6 +123,24 @@ def require_receipts(folder, expected, kind):
         clear = {one.terms.channel for one in found if one not in expected}
         assert clear - cases == {"mobility model", "uploads"}
         assert clear & cases == (cases if kind == "paper" else set())
+
+
+def test_a_site_knows_by_time_window_how_many_others_its_people_met(folder):
+    run, transport = run_of(folder, run_request())
+    run.run()
+    slots = run_request().settings.model.window_slots
+    whole = Incidence.of(town.traces(), window_slots=slots)
+    met = np.zeros((whole.windows, 1 + whole.regions))
+    met[whole.edge_key // whole.regions, 1 + whole.edge_key % whole.regions] = (
+        whole.size - 1
+    )
+    for site in transport.running.values():
+        own = site.rounds.client.cohort.incidence.edge_key
+        window, region = np.divmod(own, whole.regions)
+        found = site.rounds.others
+        assert np.array_equal(found[window, 1 + region], met[window, 1 + region])
+        assert found.sum() == met[window, 1 + region].sum()
+        assert (found > 0).any()
 
 
 @pytest.mark.parametrize("kind", ["off", "clips"])

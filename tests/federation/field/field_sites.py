@@ -48,12 +48,18 @@ def request_of(task=None, least=1, **rules):
 
 def run_locally(task, sites_data):
     """The same in one process: everybody's risk, and what the server found."""
+    sites, found = fitted_sites(task, sites_data)
+    return np.concatenate([site.risk for site in sites]), found
+
+
+def fitted_sites(task, sites_data):
+    """The sites in one process after the run, and what the server found."""
     noise = RunSeeds(SEED).noise
     count = sum(data.traces.people for data in sites_data)
     sites = [FieldSite(data, task, SEED, noise, count) for data in sites_data]
     clock = sites_data[0].traces.clock
     found = InferenceSchedule(LocalSites(sites), task, count, clock).run()
-    return np.concatenate([site.risk for site in sites]), found
+    return sites, found
 
 
 class Sites(Loopback):
@@ -63,7 +69,9 @@ class Sites(Loopback):
         super().__init__()
         self.folder = folder
         self.sites_data = split_sites(town.traces(), town.known(), count)
-        self.names = [f"site-{number}" for number in range(count)]
+        # Sites number their people in the order of their names.
+        digits = len(str(count - 1))
+        self.names = [f"site-{number:0{digits}}" for number in range(count)]
         for name, data in zip(self.names, self.sites_data, strict=True):
             store_site(folder / name, data)
             path = folder / name / SITE_FILE

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY
 from epifalcon.federation.network.site_files import BUDGET_FILE, REPLAYED, SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, REQUESTS, RISKS
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.field.field_sites import (
@@ -21,11 +23,13 @@ from tests.federation.field.field_sites import (
     PRIVATE,
     QUICK,
     Sites,
+    fitted_sites,
     request_of,
     run_locally,
     task_of,
 )
 from tests.federation.local_sites import with_tensor, with_values
+from tests.studies import town
 
 TASKS = {
     "off": task_of(QUICK),
@@ -63,6 +67,32 @@ def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tm
         assert wanted <= channels
     else:
         assert spent.total["person"].epsilon == pytest.approx(20.0)
+
+
+@each_mode
+def test_a_site_writes_the_columns_of_a_run_for_its_own_people(mode, tmp_path):
+    # With 70 sites most have one person, who meets only people of other sites.
+    sites, task = Sites(tmp_path, 70 if mode == "off" else 3), TASKS[mode]
+    sites.run(request_of(task)).run()
+    local, _ = fitted_sites(task, sites.sites_data)
+    whole = TraceCoverage.of(town.traces())
+    for name, site in zip(sites.names, local, strict=True):
+        path = tmp_path / name / "runs" / "one" / RISKS
+        assert path.stat().st_mode & 0o777 == 0o600
+        table = pl.read_csv(path).sort("person")
+        for column, expected in (
+            ("risk", site.risk),
+            ("risk_now", site.current.without_tests),
+            ("risk_now_with_tests", site.current.tested),
+        ):
+            np.testing.assert_allclose(table[column].to_numpy(), expected, 0, 1e-6)
+        status = site.data.known.status
+        assert table["tested"].to_list() == (status >= 0).tolist()
+        own = slice(site.data.first, site.data.first + len(status))
+        assert table["observed"].to_list() == whole.observed[own].tolist()
+        if not task.private:
+            # Also by people of other sites, from the numbers that the server sends.
+            assert table["evidence"].to_list() == whole.evidence[own].tolist()
 
 
 @each_mode

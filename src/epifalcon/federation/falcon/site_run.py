@@ -22,6 +22,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from epifalcon.checks import present, same_length
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import checkpoints, messages, preparation
 from epifalcon.federation.checkpoints import Checkpoint, record_once
@@ -48,6 +49,7 @@ from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.models.person_model import Exchange, LinearActivations, PassResult
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
@@ -190,6 +192,21 @@ class SiteRounds:
         if self._protected:
             self.replay_guard.counts_received(counts, shared)
         return messages.Done()
+
+    @property
+    def others(self) -> Floats | None:
+        """Received number of other people, (windows, 1 + regions), at claimed edges.
+
+        None if no counts were received.
+        """
+        if self._places is None:
+            return None
+        keys, call, _ = self._places
+        incidence = self.client.cohort.incidence
+        found = np.zeros((incidence.windows, 1 + incidence.regions))
+        window, region = np.divmod(keys, incidence.regions)
+        found[window, 1 + region] = call.counts - 1
+        return found
 
     def _begin(
         self, call: messages.Begin | messages.BeginScoring, number: int
@@ -503,7 +520,16 @@ class SiteRun(SiteSession[FalconRunRequest]):
         best = rounds.best
         scores = rounds.scores(fresh=call.fresh) if best is None else best
         basis = digest(rounds.best_round, tensors=call.parameters)
-        return self.finish(scores, call.scores, basis)
+        data, others = self.admitted.data, rounds.others
+        if others is not None:
+            others = np.repeat(others, data.traces.slots // len(others), axis=0)
+        risks = Risks(
+            scores,
+            data.known.status,
+            data.traces.names,
+            coverage=TraceCoverage.of(data.traces, others),
+        )
+        return self.finish(risks, call.scores, basis)
 
 
 def _shared_statistics(

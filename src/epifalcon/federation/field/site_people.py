@@ -26,6 +26,7 @@ from epifalcon.belief_propagation.calibration import ModelLosses
 from epifalcon.belief_propagation.disease_rates import Disease
 from epifalcon.belief_propagation.inference import ChainCohort, CurrentRisk
 from epifalcon.belief_propagation.seir_chain import (
+    OTHERS,
     EdgeMessages,
     OwnTests,
     Rates,
@@ -290,6 +291,8 @@ class FieldSite:
         self.candidates: dict[Candidate, RunRisks] = {}
         """Results of candidate models."""
         self.cohort = self._new_cohort(data.known, FieldRun())
+        self.others: Floats | None = None
+        """Number of other people at each edge, (slots, 1 + regions), as received."""
         self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
         self._profile: ExpectedProfile | None = None
         self._noise = noise
@@ -310,6 +313,21 @@ class FieldSite:
             untested = self.fold < 0
             risk[untested] = self.now[()].ever[untested]
         return risk
+
+    @property
+    def current(self) -> CurrentRisk:
+        """Risk of being infected at the end of each person.
+
+        As in ``risk``, that without own tests is out-of-fold for tested people.
+        """
+        now, tested = self.now[()], self.fold >= 0
+        without = now.without_tests.copy()
+        for folds in sorted(self.finals):
+            own = self.own(folds)
+            without[own] = self.now[folds].without_tests[own]
+        if not self.task.tests_are_random:
+            without[~tested] = now.tested[~tested]
+        return CurrentRisk(without, np.where(tested, now.tested, without), self.risk)
 
     def own(self, without: tuple[int, ...]) -> Mask:
         """Return the mask of people in the given folds, or of everybody for ``()``."""
@@ -381,6 +399,7 @@ class FieldSite:
 
     def end(self, received: EdgeMessages) -> None:
         """Process the last messages of a run and store the risks; nothing is sent."""
+        self.others = received.edges[..., OTHERS]
         run = present(self.run, "no run was started")
         # Risks exclude own tests in any case; these are the tests to predict.
         histories = self._histories(replace(run, without=()))

@@ -33,6 +33,7 @@ from epifalcon.belief_propagation.seir_chain import (
 )
 from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.checks import present, shaped
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
 from epifalcon.federation.field.inference_schedule import (
@@ -76,6 +77,7 @@ from epifalcon.federation.network.site_session import (
     SiteSession,
 )
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.models.tensor_files import write_tensors
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
@@ -436,8 +438,17 @@ class FieldSiteRun(SiteSession[FieldRunRequest]):
 
     def _finish(self, call: Finish, _number: int) -> ScoresReply:
         """Write the site's risks to its folder; send them if requested and allowed."""
-        risk = self._people.risk
-        return self.finish(risk, call.scores, digest(self.request_digest))
+        people = self._people
+        traces, now = people.data.traces, people.current
+        risks = Risks(
+            people.risk,
+            people.data.known.status,
+            traces.names,
+            now=now.without_tests,
+            now_tested=now.tested,
+            coverage=TraceCoverage.of(traces, people.others),
+        )
+        return self.finish(risks, call.scores, digest(self.request_digest))
 
     @property
     def _people(self) -> FieldSite:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from epifalcon import store
 from epifalcon.checks import present
+from epifalcon.epidemic.risk_table import Risks
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError, WriteError
 from epifalcon.federation import messages
 from epifalcon.federation.messages import PROTOCOL, Record
@@ -40,7 +41,7 @@ from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.region_model import regions_sha256
 from epifalcon.settings import as_plain, build
-from epifalcon.types import Floats, Plain
+from epifalcon.types import Plain
 
 LEDGER = "ledger.jsonl"
 REQUESTS = "requests.jsonl"
@@ -238,22 +239,21 @@ class SiteSession(CallHandler, ABC, Generic[RequestT]):
         secret = None if known else self.files.noise_key(self.run)
         return RunSeeds(run.request.seed, secret)
 
-    def finish(self, risk: Floats, requested: bool, found: str) -> messages.ScoresReply:
+    def finish(self, risks: Risks, requested: bool, found: str) -> messages.ScoresReply:
         """Write the risks of the site's people; return them if requested and allowed.
 
         ``found`` is the digest of all inputs of the risks. They are sent for one digest
         only, because risks of several models would reveal more.
         """
-        lines = [f"{person},{p:.6g}\n" for person, p in enumerate(risk.tolist())]
-        text = "person,probability\n" + "".join(lines)
-        store.replace_text(self.folder / RISKS, text, mode=0o600)
+        with store.owner_only():
+            risks.write(self.folder / RISKS, overwrite=True)
         if not requested:
             return messages.ScoresReply()
         run = self.admitted
         if not run.site.policy.give_scores:
             raise PolicyError("give_scores", "this site does not send its scores")
         run.replay_log.require(0, "finish", found)
-        return messages.ScoresReply(risk)
+        return messages.ScoresReply(risks.probability)
 
     def _hello(self, call: messages.Hello, _number: int) -> messages.SiteFacts:
         """Accept or refuse the run; return the site's people, regions and clock."""

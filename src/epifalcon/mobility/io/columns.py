@@ -5,6 +5,8 @@ time that occurs twice is taken as the first of the two, and one that does not e
 moved forward by the length of the gap.
 """
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -36,8 +38,11 @@ _ISO = (
 )
 _EXPECTED = (
     "an ISO 8601 time like 2020-03-01T08:30:00, seconds or milliseconds since 1970, an "
-    "Excel date like 43891.5, or a format given by date_format"
+    "Excel date like 43891.5, or a format given by --date-format"
 )
+_DAY_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d")
+_TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+"""Formats to suggest for times that cannot be read."""
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null)
 
 
@@ -186,6 +191,9 @@ class RowFilter:
         hint = ""
         if counts.get("lat out of range", 0) > refused / 2:
             hint = f"; if lat and lon are swapped: columns {swapped(self.columns)}"
+        for example in examples:
+            if forms := _possible_formats(example.value.strip("'")):
+                hint = f"; try --date-format {forms}"
         if found.accepted == 0:
             raise DataError(
                 f"{self.path}: all {refused} rows were refused: {_summary(found)}{hint}"
@@ -199,6 +207,16 @@ class RowFilter:
                 f"than max_refused_share={share:g} allows: {_summary(found)}{hint}"
             )
         return found
+
+
+def _possible_formats(text: str) -> str:
+    """Return the usual formats that ``text`` has, quoted; empty if none."""
+    fitting = []
+    for day, time in itertools.product(_DAY_FORMATS, _TIME_FORMATS):
+        with contextlib.suppress(ValueError):
+            datetime.strptime(text, day + time)
+            fitting.append(f'"{day}{time}"')
+    return " or ".join(fitting)
 
 
 def show(value: object) -> str:

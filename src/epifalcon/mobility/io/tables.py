@@ -386,7 +386,11 @@ def need_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str:
     """Find the column for internal name ``ours``; raise ``DataError`` if none."""
     found = find_column(table, ours, chosen)
     if found is None:
-        raise DataError(_missing(table, ours.rsplit(" ")[-1]))
+        name = ours.rsplit(" ")[-1]
+        raise DataError(
+            f"{_missing(table, name)}; name one with --columns, --test-columns or "
+            f"--place-columns, as in {name}={table.names[0]}"
+        )
     return found
 
 

@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.checks import same_length
-from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.methods.base import Scores
 from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.io.columns import natural_order
-from epifalcon.mobility.traces import Traces
 from epifalcon.text import spreadsheet_cell
 from epifalcon.types import Probabilities
 
@@ -66,13 +63,6 @@ class Risks:
             if not inside.all():
                 worst = values[~inside][0]
                 raise DataError(f"{name}={worst}, expected a number from 0 to 1")
-
-    @classmethod
-    def of(cls, scores: Scores, traces: Traces, tests: TestResults) -> "Risks":
-        """Return the risks of a fit to ``traces`` and ``tests``."""
-        more = {name: getattr(scores, name) for name in OPTIONAL}
-        coverage = TraceCoverage.of(traces)
-        return cls(scores.risk, tests.status, traces.names, coverage=coverage, **more)
 
     def __len__(self) -> int:
         return len(self.probability)

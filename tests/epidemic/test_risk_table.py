@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.epidemic.read_tests import read_more_tests
+from epifalcon.epidemic.risk_table import Risks, require_writable
 from epifalcon.epidemic.test_kinds import EVER
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.experiments.risk_table import Risks, require_writable
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.mobility.regions import Regions
