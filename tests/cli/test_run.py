@@ -252,6 +252,8 @@ def test_an_outbreak_on_real_people_needs_simulate_and_is_marked(
     assert MARK in in_state.out
     assert state.json["simulated_on_real_people"]
     assert again.json["simulated_on_real_people"]
+    parts = epifalcon("federate", "deal", "trial", "--out", "parts")
+    parts.require_error(2, "simulated on imported people", alone=True)
     both = epifalcon("run", "--city", own_data, "--known", "trial", "--out", "both")
     both.require_error(2, "these test results are simulated")
     # A run with the tests that were imported has no mark.

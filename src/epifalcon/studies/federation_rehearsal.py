@@ -263,6 +263,12 @@ def split_city(city: Path, out: Path, sites: int) -> list[Path]:
     traces = Traces.load(simulation.find_folder(city, simulation.CITY))
     known = TestResults.load(city / "known")
     known.require_people_of(traces)
+    if simulation.simulated_on_real_people(city):
+        raise SettingsError(
+            f"{city}: its tests are of an outbreak simulated on imported people, which "
+            "the files of a site could not show: deal imported data with tests, or a "
+            "run on a simulated city"
+        )
     parts = split_sites(traces, known, sites)
     origin = store.Origin.now({}, None)
     with simulation.guarded_as(city), store.new_directory(out) as scratch:
