@@ -48,7 +48,7 @@ _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
 """Files that are removed from NVFlare's kits: restart scripts and default settings."""
 _PROGRAM = {"server": "fed_server", "site": "fed_client", "admin": "fed_admin"}
-_TRANSFER = {
+_TRANSFER: dict[str, Any] = {
     "with_file_transfer": True,
     "upload_dir": "transfer",
     "download_dir": "transfer",
@@ -298,7 +298,10 @@ def _settings(kind: Kind, name: str, deployment: Deployment) -> dict[str, Any]:
         server["ssl_root_cert"] = _ROOT_CERTIFICATE
     elif kind == "site":
         server["identity"] = host
-        own = {**_credentials("ssl_private_key", "ssl_cert", "client"), **mtls}
+        own: dict[str, Any] = {
+            **_credentials("ssl_private_key", "ssl_cert", "client"),
+            **mtls,
+        }
         own |= {"ssl_root_cert": _ROOT_CERTIFICATE, "fqsn": name, "is_leaf": True}
         startup["client"] = own
     else:
@@ -311,7 +314,7 @@ def _settings(kind: Kind, name: str, deployment: Deployment) -> dict[str, Any]:
     return {f"startup/{_PROGRAM[kind]}.json": startup, **files}
 
 
-def _credentials(key: str, certificate: str, file: str) -> dict[str, str]:
+def _credentials(key: str, certificate: str, file: str) -> dict[str, Any]:
     return {key: f"{file}.key", certificate: f"{file}.crt"}
 
 
