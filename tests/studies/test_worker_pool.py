@@ -1,8 +1,11 @@
+import errno
+import multiprocessing.context
 import os
 import time
 
 import pytest
 
+from epifalcon.errors import EpifalconError
 from epifalcon.studies import worker_pool
 from epifalcon.studies.worker_pool import Job, WorkerExit, run_jobs
 
@@ -134,3 +137,12 @@ def test_leaving_ends_every_worker_even_one_that_ignores_signals(tmp_path, monke
     for pid in map(int, pids.read_text().split()):
         while not gone(pid):
             assert time.monotonic() < end
+
+
+def test_a_worker_that_cannot_start_is_named(monkeypatch):
+    def refuse(_):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", refuse)
+    with pytest.raises(EpifalconError, match=r"no worker process.*refused"):
+        ran([job("good", "end", "0")])

@@ -192,7 +192,13 @@ def join(
     files = SiteFiles(kit)
     data = files.load_data(files.settings())
     tested = int(data.known.tested.sum())
-    Console(quiet=quiet).say(f"{data.traces.people:,} people, {tested:,} tested")
+    console = Console(quiet=quiet)
+    console.say(f"{data.traces.people:,} people, {tested:,} tested")
+    if files.has_secret:
+        console.note(
+            f"{kit} contains a secret of its noise from before: if this site has never "
+            "joined, somebody else put it there and can remove the noise; delete it"
+        )
     run_in_foreground(kit)
 
 

@@ -14,7 +14,7 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io.settings import ImportSettings
 from epifalcon.mobility.io.visits import MoreVisits, gap_slots, read_more_visits
 from epifalcon.mobility.regions import Regions
-from epifalcon.settings import as_plain, build
+from epifalcon.settings import as_plain, convert
 from epifalcon.types import Plain
 
 _MOST_NAMED = 3
@@ -43,9 +43,9 @@ class ImportFormat:
             return cls()
         kind = settings.get("test_kind")
         return cls(
-            build(ImportSettings, settings["import"], "import"),
-            tuple(settings.get("test_columns", ())),
-            None if kind is None else build(TestKind, kind, "test_kind"),
+            convert(ImportSettings, settings["import"], "import"),
+            convert(tuple[str, ...], settings.get("test_columns", ()), "test_columns"),
+            None if kind is None else convert(TestKind, kind, "test_kind"),
         )
 
     def as_plain(self) -> Plain:

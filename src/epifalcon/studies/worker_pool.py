@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from epifalcon.checks import whole
+from epifalcon.errors import EpifalconError
 from epifalcon.machine import cores, free_mb, rss_mb
 from epifalcon.progress import Progress
 
@@ -175,8 +176,15 @@ class Worker:
             target=_work, args=(job, output, theirs), daemon=True
         )
         _CONTEXT.set_forkserver_preload(PRELOAD)
-        with without_main():
-            self.process.start()
+        try:
+            with without_main():
+                self.process.start()
+        except OSError as error:
+            # Without a file name, it would count as an error of standard output.
+            self._output.unlink(missing_ok=True)
+            raise EpifalconError(
+                f"no worker process can be started: {error.strerror}"
+            ) from None
         theirs.close()
 
     def read_progress(self) -> None:

@@ -226,6 +226,55 @@ def test_a_copy_that_others_can_read_is_refused(kits, tmp_path):
         open_kit(copy).credentials()
 
 
+def _with_handler(kit):
+    path = kit / "local" / "log_config.json"
+    settings = json.loads(path.read_text())
+    settings["formatters"]["plain"] = {"()": "subprocess.call", "args": ["true"]}
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def _with_component(kit):
+    path = kit / "startup" / "fed_client.json"
+    settings = json.loads(path.read_text())
+    settings["components"] = [{"id": "x", "path": "subprocess.Popen", "args": {}}]
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def _with_module(kit):
+    path = kit / "local" / "custom"
+    path.mkdir()
+    return path
+
+
+def _with_link(kit):
+    path = kit / "log.txt"
+    path.symlink_to(kit.parent / "elsewhere")
+    return path
+
+
+@pytest.mark.parametrize(
+    "change", [_with_handler, _with_component, _with_module, _with_link]
+)
+def test_a_kit_that_could_run_code_of_others_is_refused(kits, tmp_path, change):
+    kit = shutil.copytree(kits["clinic-a"], tmp_path / "kit")
+    path = change(kit)
+    with pytest.raises(DataError, match=str(path)):
+        open_kit(kit).credentials()
+
+
+@pytest.mark.parametrize("party", [*PARTIES, "admin"])
+def test_the_largest_message_of_a_kit_may_be_changed(kits, tmp_path, party):
+    kit = shutil.copytree(kits[party], tmp_path / "kit")
+    if party != "admin":
+        path = kit / "local" / "comm_config.json"
+        settings = json.loads(path.read_text())
+        settings["streaming_max_blob_size"] *= 2
+        path.write_text(json.dumps(settings))
+    assert open_kit(kit).credentials()
+
+
 def test_kits_are_never_overwritten_and_other_folders_are_no_kits(kits, tmp_path):
     with pytest.raises(WriteError):
         provision(DEPLOYMENT, kits["server"].parent)

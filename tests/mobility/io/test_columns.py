@@ -188,7 +188,16 @@ def test_date_formats_in_order_of_their_list():
 
 
 @pytest.mark.parametrize(
-    "form", ["%d.%m.", "%H:%M", "%d.%m.%Y %H", "%Y-%m-%d %Q", "%Y-%m-%d %H:%M %Z", "x"]
+    "form",
+    [
+        "%d.%m.",
+        "%H:%M",
+        "%d.%m.%Y %H",
+        "%Y-%m-%d %Q",
+        "%Y-%m-%d %H:%M %Z",
+        "x",
+        "%Y%Y-%m-%d",
+    ],
 )
 def test_a_format_without_a_whole_date_is_refused(form):
     with pytest.raises(SettingsError, match="must give day, month and year"):

@@ -193,6 +193,11 @@ class SiteFiles:
 
     folder: Path
 
+    @property
+    def has_secret(self) -> bool:
+        """True if the secret of the noise exists, so that it will not be drawn."""
+        return (self.folder / _SECRET).exists()
+
     def settings(self) -> SiteSettings:
         """Read ``site.toml``; raise ``SettingsError`` for an invalid key."""
         path = self.folder / SITE_FILE

@@ -21,7 +21,7 @@ from epifalcon import checks
 from epifalcon.errors import DataError, EpifalconError, SettingsError
 from epifalcon.federation.network.credentials import Credentials
 from epifalcon.settings import as_plain, build, read_toml
-from epifalcon.store import new_directory
+from epifalcon.store import new_directory, refuse_links
 
 HERE = "epifalcon.federation.nvflare"
 COORDINATOR, SITE = f"{HERE}.endpoints.ServerEndpoint", f"{HERE}.endpoints.SiteEndpoint"
@@ -47,6 +47,20 @@ _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
 """Files that are removed from NVFlare's kits: restart scripts and default settings."""
+_PROGRAM = {"server": "fed_server", "site": "fed_client", "admin": "fed_admin"}
+_TRANSFER: dict[str, Any] = {
+    "with_file_transfer": True,
+    "upload_dir": "transfer",
+    "download_dir": "transfer",
+}
+_SIZE = "streaming_max_blob_size"
+_NOT_SETTINGS = frozenset(
+    f"startup/{name}"
+    for name in (
+        *("server.crt", "server.key", "client.crt", "client.key"),
+        _ROOT_CERTIFICATE,
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +147,7 @@ class Kit:
         if os.name == "posix" and self.folder.stat().st_mode & 0o077:
             why = "other users can read this kit, expected mode 700"
             raise DataError(f"{self.folder}: {why}; run chmod -R go= on it")
+        require_own_settings(self)
         names = {"server": self.deployment.host, "admin": self.deployment.admin}
         return Credentials(self.folder / "startup", names.get(self.name, self.name))
 
@@ -261,15 +276,78 @@ def _finish(kit: Path, name: str, deployment: Deployment) -> None:
     (kit / STATE).mkdir()
     about = {"version": _VERSION, "name": name, "deployment": as_plain(deployment)}
     _write(kit / _ABOUT, about)
-    local = kit_settings(kind)
+    for file, content in _settings(kind, name, deployment).items():
+        _write(kit / file, content)
+
+
+def _settings(kind: Kind, name: str, deployment: Deployment) -> dict[str, Any]:
+    """Return NVFlare's settings in a kit, by file."""
+    local, host = kit_settings(kind), deployment.host
     if kind != "admin":
         local["resources"]["class_allow_list"] = list(PLUMBING)
         local |= kit_settings("all")
+    mtls = {"connection_security": "mtls"}
+    target = {"target": f"{host}:{deployment.port}", "scheme": "grpc"}
+    server: dict[str, Any] = {"name": deployment.project, "service": target}
+    startup: dict[str, Any] = {"format_version": 2, "servers": [server]}
     if kind == "server":
-        (server,) = local["resources"]["servers"]
-        server["heart_beat_timeout"] = deployment.silence_seconds
-    for file, content in local.items():
-        _write(kit / "local" / f"{file}.json", content)
+        (settings,) = local["resources"]["servers"]
+        settings["heart_beat_timeout"] = deployment.silence_seconds
+        server |= {"admin_server": host, "admin_port": deployment.admin_port}
+        server |= {**_credentials("ssl_private_key", "ssl_cert", "server"), **mtls}
+        server["ssl_root_cert"] = _ROOT_CERTIFICATE
+    elif kind == "site":
+        server["identity"] = host
+        own: dict[str, Any] = {
+            **_credentials("ssl_private_key", "ssl_cert", "client"),
+            **mtls,
+        }
+        own |= {"ssl_root_cert": _ROOT_CERTIFICATE, "fqsn": name, "is_leaf": True}
+        startup["client"] = own
+    else:
+        own = {**_credentials("client_key", "client_cert", "client"), **mtls}
+        own |= {"project_name": deployment.project, "username": deployment.admin}
+        own |= {"server_identity": host, "host": host, "port": deployment.admin_port}
+        own |= {"scheme": "grpc", "uid_source": "user_input", **_TRANSFER}
+        startup = {"format_version": 1, "admin": own | {"ca_cert": _ROOT_CERTIFICATE}}
+    files = {f"local/{file}.json": content for file, content in local.items()}
+    return {f"startup/{_PROGRAM[kind]}.json": startup, **files}
+
+
+def _credentials(key: str, certificate: str, file: str) -> dict[str, Any]:
+    return {key: f"{file}.key", certificate: f"{file}.crt"}
+
+
+def require_own_settings(kit: Kit) -> None:
+    """Raise ``DataError`` if a kit has settings or links that others put there.
+
+    NVFlare's settings name classes and functions to call, and a log file that is a link
+    would be written where it points. ``streaming_max_blob_size`` may be changed.
+    """
+    refuse_links(kit.folder)
+    expected = _settings(kit.kind, kit.name, kit.deployment)
+    folders = [kit.folder / "startup", kit.folder / "local"]
+    found = [path for folder in folders for path in folder.rglob("*")]
+    for path in found:
+        file = path.relative_to(kit.folder).as_posix()
+        content = expected.get(file)
+        try:
+            same = file in _NOT_SETTINGS or content == _without_size(path, content)
+        except (OSError, ValueError, RecursionError):
+            same = False
+        if not same:
+            raise DataError(
+                f"{path}: is not as epifalcon federate provision writes it, so it "
+                "could run code of others: remove it, or create the kit again"
+            )
+
+
+def _without_size(path: Path, expected: Any) -> Any:  # noqa: ANN401
+    """Read settings in JSON; the size of the largest message is as expected."""
+    read = json.loads(path.read_text(encoding="utf-8"))
+    if path.name == "comm_config.json" and type(read.get(_SIZE)) is int:
+        read[_SIZE] = expected[_SIZE]
+    return read
 
 
 def kit_settings(kind: str) -> dict[str, Any]:

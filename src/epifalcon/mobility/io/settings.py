@@ -1,5 +1,6 @@
 """Settings of the import of visits and tests."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -56,7 +57,7 @@ def _check_format(form: str) -> None:
         found = datetime.strptime(moment.strftime(form), form).replace(tzinfo=UTC)
         exact = [moment.replace(hour=0, minute=0, second=0), moment.replace(second=0)]
         good = found in (*exact, moment) and "%Z" not in form
-    except ValueError:
+    except (ValueError, re.error):
         good = False
     if not good:
         raise SettingsError(
