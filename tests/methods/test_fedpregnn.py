@@ -126,7 +126,8 @@ def test_uploads_are_counted_over_all_learning_rates():
     assert spent.items() <= result.items()
     assert result["epsilon_claimed"] == 1.0
     assert result["epsilon_total_naive"] > 100
-    assert len(result["unprotected"]) == 4
+    assert len(result["unprotected"]) == 5
+    assert any("share of positive" in one for one in result["unprotected"])
     assert fitted(EXACT).scores.diagnostics["epsilon_total"] == np.inf
 
 

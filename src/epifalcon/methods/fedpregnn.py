@@ -77,6 +77,7 @@ _UNPROTECTED = (
     "the embedding, which reveals the test result, to the helper and to partners",
     "whether two people have an item in common: seen by the helper",
     "the log odds and the result of each validation person",
+    "the share of positive results among clients, where every model starts",
 )
 
 
