@@ -41,7 +41,7 @@ _RESERVED = frozenset({"server", "admin", "authority", "all"})
 Kind = Literal["server", "site", "admin"]
 Port = Annotated[int, partial(checks.whole, 1), partial(checks.within, 1, 65535)]
 _ABOUT = "epifalcon.json"
-_VERSION = 2
+_VERSION = 3
 """Version of the settings in a kit; kits of other versions are refused."""
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
