@@ -20,6 +20,7 @@ from epifalcon.experiments.run_folder import FinishedRun, data_folder, finish, o
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
 from tests.cli.runs import content, names, strict, timeless, with_set, write_own_data
+from tests.studies import town
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -171,6 +172,14 @@ def test_own_data_has_falcon_field_as_default_method(
     for again in ((), words, ("--city", own_data)):
         found = epifalcon("run", "--resume", *again, "--out", out, "--json").json
         assert found["method"] == method
+    other = tmp_path / "other"
+    shutil.copytree(own_data, other)
+    known = TestResults.load(other / "known")
+    shutil.rmtree(other / "known")
+    changed = town.flipped(known, known.person[:1])
+    changed.save(other / "known", store.Origin.now({}, None))
+    said = epifalcon("run", "--resume", "--city", other, "--out", out)
+    said.require_error(2, "was created with another --city")
 
 
 def test_the_disease_of_own_data_must_be_named(epifalcon, own_data, tmp_path):

@@ -212,7 +212,11 @@ def _resume(
         raise SettingsError(f"{out}: was created without --simulate")
     if seed is not None and seed != inputs.seed:
         raise SettingsError(f"{out}: was created with --seed {inputs.seed}")
-    for option, given, name in (("--city", city, CITY), ("--known", tests, KNOWN)):
+    own = None
+    if city is not None and tests is None and inputs.epidemic is None:
+        own = city if (city / KNOWN).is_dir() else None
+    same = (("--city", city, CITY), ("--city", own, KNOWN), ("--known", tests, KNOWN))
+    for option, given, name in same:
         if given is not None:
             files = store.read_manifest(inputs.folder / name)["files"]
             if store.read_manifest(find_folder(given, name))["files"] != files:
