@@ -188,9 +188,7 @@ def operations():
     def entry(name, comment, given, result):
         found = {"operation": name, "comment": comment, **given}
         outcome = {"success": result is not None}
-        made.append(
-            found | outcome | ({} if result is None else {"result": result})
-        )
+        made.append(found | outcome | ({} if result is None else {"result": result}))
 
     text = canonical(task_of(keys))
     entry("task", "valid", {"task": text}, sha256(text))
