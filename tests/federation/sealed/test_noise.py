@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: exact distribution, and the privacy of the continuous one."""
+"""Discrete Gaussian noise: its distribution, and the privacy of continuous noise."""
 
 import math
 import sys
