@@ -363,6 +363,25 @@ def test_another_task_of_the_same_run_exchange_and_channel_is_refused(pair):
     pair.open(pair.task(sigma=1.0, run="village"))
 
 
+def test_tasks_of_one_run_can_be_open_at_the_same_time(pair):
+    tasks = [
+        pair.task(sigma=1.0, terms=terms_of(0, channel))
+        for channel in ("presence", "tests")
+    ]
+    both = [pair.filled(task, reports_of(task, 2)) for task in tasks]
+    for task, reports in zip(tasks, both, strict=True):
+        sum_of(task, reports)
+    assert len(pair.a.ledger.releases) == 2
+
+
+def test_more_reports_than_people_are_refused(pair):
+    task = pair.task(most_people=2)
+    sent = reports_of(task, 3)
+    a, _ = pair.filled(task, sent[:2])
+    with pytest.raises(DataError, match="has 2 reports already, most_people=2"):
+        a.accept(sent[2].report, sent[2].a)
+
+
 def test_two_tasks_that_differ_by_a_person_are_charged_twice_or_refused(tmp_path):
     pair = Pair.at(tmp_path / "limited", Budget(person=1.5, delta=1e-6))
     for number, people in ((1, 4), (2, 3)):

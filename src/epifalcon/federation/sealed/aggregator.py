@@ -49,6 +49,7 @@ class Aggregator:
         self._lock = FileLock.inside(folder)
         self.folder, self.key = folder, load_key(folder / "key")
         self.identity = identity(name, self.key)
+        self._logs: dict[str, ReplayLog] = {}
         code = hmac.digest(stored_secret(folder / "secret"), b"record", "sha256")
         self.record = SpendingRecord(folder / "spent.json", code)
         with store.owner_only():
@@ -97,9 +98,12 @@ class Aggregator:
         return self.folder / "runs" / task.run / task.sha256
 
     def _log(self, task: SealedTask) -> ReplayLog:
-        path = self.answer_path(task).with_name("tasks.jsonl")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return ReplayLog(path, self.record)
+        """Return the log of the task's run, one for all of its tasks."""
+        if task.run not in self._logs:
+            path = self.answer_path(task).with_name("tasks.jsonl")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._logs[task.run] = ReplayLog(path, self.record)
+        return self._logs[task.run]
 
 
 class TaskReports:
@@ -130,6 +134,11 @@ class TaskReports:
         """
         if report in self._shares:
             raise DataError(f"report {report}: was already accepted for this task")
+        if len(self._shares) >= (most := self.task.most_people):
+            raise DataError(
+                f"report {report}: the task has {most} reports already, "
+                f"most_people={most}"
+            )
         self._shares[report] = open_share(
             self.task, report, self.role, sealed, self._aggregator.key
         )
