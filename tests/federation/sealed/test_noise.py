@@ -1,6 +1,7 @@
 """Discrete Gaussian noise: its distribution, and the privacy of continuous noise."""
 
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -107,3 +108,20 @@ def test_the_least_noise_has_the_privacy_of_continuous_noise(mu, delta):
 
 def test_much_less_noise_has_not():
     assert apart(1.0, 1e-6, 2.0**10) > 1e-8
+
+
+def test_forked_processes_draw_different_noise():
+    # A copied state of the generator would give both aggregators equal noise.
+    code = (
+        "import os, sys\n"
+        "from epifalcon.federation.sealed.noise import discrete_gaussian\n"
+        "discrete_gaussian(65536.0, 3)\n"
+        "child = os.fork()\n"
+        "sys.stdout.write(f'{discrete_gaussian(65536.0, 3).tolist()}\\n')\n"
+        "sys.stdout.flush()\n"
+        "if child: os.waitpid(child, 0)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.splitlines())) == 2

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise, sampled exactly by OpenDP from the system's entropy."""
+"""Discrete Gaussian noise, sampled exactly by OpenDP from OpenSSL's generator."""
 
 from collections.abc import Callable
 
