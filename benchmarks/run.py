@@ -29,9 +29,10 @@ NAMES = (
     "field-noise",
     "localisation",
     "federation",
+    "sealed",
 )
 WITH_PRESET = ("round", "round-all", "field", "region-limit", "federation")
-WITH_PEOPLE = ("million", "field-million", "field-noise")
+WITH_PEOPLE = ("million", "field-million", "field-noise", "sealed")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ Every check takes ``name=value`` pairs, so the message can name the setting:
 
 import importlib
 import math
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from epifalcon.errors import DataError, SettingsError
 
 T = TypeVar("T")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def extra_module(module: str, extra: str, purpose: str) -> ModuleType:
@@ -35,6 +37,14 @@ def extra_module(module: str, extra: str, purpose: str) -> ModuleType:
         raise SettingsError(
             f"{purpose} needs the extra {extra!r}: pip install 'epifalcon[{extra}]'"
         ) from None
+
+
+def require_run_name(name: str) -> str:
+    """Return ``name`` if it is a safe folder name; raise ``DataError`` otherwise."""
+    if not _RUN_NAME.fullmatch(name):
+        rule = "must be letters, digits, - and _, 64 at most"
+        raise DataError(f"the run's name {name[:80]!r} {rule}")
+    return name
 
 
 def positive(**values: float) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 EXTRAS = (
     *("h3ronpy", "shapely", "nvflare", "psutil", "dp_accounting", "opacus"),
-    *("torch_geometric", "tensorboard", "covasim", "starsim"),
+    *("torch_geometric", "tensorboard", "covasim", "starsim", "opendp"),
 )
 
 

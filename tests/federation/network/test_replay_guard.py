@@ -19,14 +19,13 @@ from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.network.site_files import (
     REPLAYED,
     SITE_FILE,
-    ReplayError,
     ReplayGuard,
-    ReplayLog,
     SiteFiles,
     digest,
 )
 from epifalcon.federation.network.site_session import REQUESTS
 from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.replay_log import ReplayError, ReplayLog
 from tests.federation.falcon.test_server_run import (
     lay_out,
     ledger_at,

@@ -32,7 +32,6 @@ from epifalcon.federation.engine import EngineState, advance, pack_state, unpack
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_files import (
     ReplayGuard,
-    ReplayLog,
     RunRequirements,
     digest,
     person_cost,
@@ -53,6 +52,7 @@ from epifalcon.mobility.coverage import TraceCoverage
 from epifalcon.models.person_model import Exchange, LinearActivations, PassResult
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.replay_log import ReplayLog
 from epifalcon.types import Floats, Probabilities
 
 _MOST_PEOPLE = 2**40

@@ -38,19 +38,14 @@ from epifalcon.errors import (
     TooFewSitesError,
 )
 from epifalcon.federation import checkpoints, messages
-from epifalcon.federation.network.site_files import (
-    REPLAYED,
-    ReplayError,
-    ReplayLog,
-    digest,
-    open_journal,
-)
+from epifalcon.federation.network.site_files import REPLAYED, digest
 from epifalcon.federation.network.site_session import LEDGER, RunRequest
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.events import Release
 from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.privacy.replay_log import ReplayError, ReplayLog, open_journal
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import build, json_text
 from epifalcon.types import Plain, Probabilities

@@ -16,29 +16,23 @@ digest. Digests cover requests and the site's files, never results of the rounds
 refusal reveals nothing about people.
 """
 
-import contextlib
 import hashlib
 import hmac
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.checks import Checked, CountOrZero, Positive, one_of
+from epifalcon.checks import require_run_name as require_run_name
 from epifalcon.epidemic.test_results import TestResults
-from epifalcon.errors import (
-    BudgetExceededError,
-    CorruptFileError,
-    DataError,
-    SettingsError,
-)
+from epifalcon.errors import BudgetExceededError, CorruptFileError, SettingsError
 from epifalcon.federation.preparation import SiteData
 from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.locks import FileLock
@@ -50,13 +44,12 @@ from epifalcon.privacy.events import (
     Release,
     Releases,
 )
-from epifalcon.privacy.ledger import Journal
+from epifalcon.privacy.replay_log import ReplayLog, open_journal
 from epifalcon.privacy.spending import SpendingRecord
 from epifalcon.settings import build, read_toml
 from epifalcon.streams import derived_secret, stored_secret
 from epifalcon.types import Floats, Mask
 
-T = TypeVar("T")
 SITE_FILE = "site.toml"
 TEMPLATE = """\
 # Data of this site, and what it allows a server to do. No server can change it.
@@ -83,7 +76,6 @@ _SECRET = "secret"
 _ROUNDING = 1e-9
 _LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
 """Factor of mu^2 by neighbouring relation: replacing a row doubles the distance."""
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class PolicyError(SettingsError):
@@ -262,14 +254,6 @@ class SiteFiles:
                 heads.extend(_heads(line, heads[-1])[1:])
 
 
-def require_run_name(name: str) -> str:
-    """Return ``name`` if it is a safe folder name; raise ``DataError`` otherwise."""
-    if not _RUN_NAME.fullmatch(name):
-        rule = "must be letters, digits, - and _, 64 at most"
-        raise DataError(f"the run's name {name[:80]!r} {rule}")
-    return name
-
-
 def person_cost(privacy: PrivacySettings, releases: Releases) -> float:
     """Return mu^2 per person of a ``local`` run for the relation ``zero-out``."""
     times = releases.person / releases.of(privacy.unit)
@@ -297,20 +281,6 @@ def _heads(text: str, first: str = "") -> list[str]:
     return heads
 
 
-def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
-    """Open a journal; return it with its parsed lines."""
-    journal = Journal(path)
-    try:
-        listed = [parse(json.loads(line)) for line in journal.read().splitlines()]
-    except (ValueError, TypeError, AttributeError, SettingsError):
-        raise CorruptFileError(f"{path}: holds an invalid line") from None
-    return journal, listed
-
-
-class ReplayError(BudgetExceededError):
-    """A release was requested again with different values; nothing was released."""
-
-
 def digest(
     *values: object,
     tensors: Mapping[str, Tensor] | None = None,
@@ -324,51 +294,6 @@ def digest(
     for _, array in named:
         sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return sha256.hexdigest()
-
-
-class ReplayLog:
-    """Request digest of each release; stored in ``path`` before ``require`` returns.
-
-    A log that lacks entries which the site's ``record`` counts is refused.
-    """
-
-    def __init__(
-        self, path: Path | None = None, record: SpendingRecord | None = None
-    ) -> None:
-        self._journal, self._known = None, dict[tuple[int, str], str]()
-        self._record = record
-        if path is not None:
-            self._journal, listed = open_journal(path, _parse_digest)
-            self._known = dict(listed)
-            self._append([])
-
-    def __contains__(self, release: object) -> bool:
-        return release in self._known
-
-    def require(self, number: int, phase: str, found: str) -> None:
-        """Store the digest ``found`` of a release; refuse a different one."""
-        self.refuse_other(number, phase, found)
-        if (number, phase) not in self._known:
-            self._append([found], json.dumps([number, phase, found]))
-            self._known[number, phase] = found
-
-    def _append(self, heads: list[str], *lines: str) -> None:
-        if self._journal is None:
-            return
-        with contextlib.ExitStack() as stack:
-            if self._record is not None:
-                known, path = ["", *self._known.values()], self._journal.path
-                name = f"runs/{path.parent.name}"
-                stack.enter_context(self._record.appending(name, known, path))
-                known.extend(heads)
-            if lines:
-                self._journal.append(lines)
-
-    def refuse_other(self, number: int, phase: str, found: str) -> None:
-        """Raise ``ReplayError`` if a different digest of this release is stored."""
-        if self._known.get((number, phase), found) != found:
-            step = f"round {number}, {phase}"
-            raise ReplayError(f"{step}: released before for other values")
 
 
 class ReplayGuard:
@@ -428,10 +353,3 @@ class ReplayGuard:
 def _parse_cost(line: Any) -> tuple[str, float, str]:  # noqa: ANN401
     run, squared_mu, mark = line
     return str(run), float(squared_mu), str(mark)
-
-
-def _parse_digest(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
-    number, phase, value = line
-    if not (isinstance(number, int) and isinstance(phase, str) and len(value) == 64):
-        raise ValueError
-    return (number, phase), str(value)

@@ -27,8 +27,6 @@ from epifalcon.federation.messages import PROTOCOL, Record
 from epifalcon.federation.network.site_files import (
     REPLAYED,
     PolicyError,
-    ReplayError,
-    ReplayLog,
     RunRequirements,
     SiteFiles,
     SiteSettings,
@@ -40,6 +38,7 @@ from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.region_model import regions_sha256
+from epifalcon.privacy.replay_log import ReplayError, ReplayLog
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Plain
 
