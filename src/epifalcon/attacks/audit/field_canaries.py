@@ -254,7 +254,7 @@ class _AuditRun:
         lengths = np.linalg.norm(apart, axis=1).max(axis=1)
         allowed = [
             self._scales[channel, number]
-            / self.plan.sigma(channel, number)
+            / (self.plan.sigma(channel, number) * math.sqrt(self.plan.noises))
             * math.sqrt(self.plan.receipt(channel, number).terms.releases.person)
             for number in numbers
         ]
