@@ -14,7 +14,7 @@ CASES = {
     "run --preset basic-o": "basic-omicron",
     "run --preset hamlet+saf": "hamlet+safer",
     "presets larger-s": "larger-sars",
-    "run --mode s": "sums",
+    "run --mode s": "sums sealed",
     "run --pathogen omi": "omicron",
     "import --kind ch": "checkins",
     "run --set city.p": "city.people=",

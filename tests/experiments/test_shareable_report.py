@@ -26,7 +26,7 @@ from tests.cli.runs import content, undrawn
 from tests.studies import town
 
 MODES = [
-    *(("falcon-field", "sums"), ("falcon-field", "local")),
+    *(("falcon-field", one) for one in ("sums", "sealed", "local")),
     *(("falcon", "paper"), ("falcon", "local")),
 ]
 

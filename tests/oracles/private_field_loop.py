@@ -10,11 +10,16 @@ def sent(by_slot, message, cut):
     for person in range(people):
         vector = vector_of(by_slot[:, person], message[:, person], cut)
         norm = math.sqrt(sum(value**2 for value in vector.values()))
-        scale = min(1.0, cut.bound / norm) if norm else 1.0
+        scale = min(1.0, (1 - 2.0**-40) * cut.bound / norm) if norm else 1.0
         for cell, value in vector.items():
-            total[cell] = total.get(cell, 0.0) + scale * value
+            total[cell] = total.get(cell, 0.0) + rounded(scale * value, cut)
             senders[cell] = senders.get(cell, 0) + 1
     return total, senders
+
+
+def rounded(value, cut):
+    """The next multiple of the step towards 0."""
+    return math.trunc(value / cut.step) * cut.step if cut.step else value
 
 
 def vector_of(here, message, cut):
@@ -28,9 +33,8 @@ def vector_of(here, message, cut):
                 continue
             brought = cut.scale * (message[slot] - cut.base[slot]) + cut.present
             time[region] = time.get(region, 0) + 1
-            value[region] = value.get(region, 0.0) + max(
-                -cut.cap, min(cut.cap, brought)
-            )
+            capped = max(-cut.cap, min(cut.cap, brought))
+            value[region] = value.get(region, 0.0) + rounded(capped, cut)
         # Sorting keeps the order of equals: that in which they were visited.
         selected = sorted(time, key=lambda region: -time[region])
         for region in selected[: cut.places or None]:

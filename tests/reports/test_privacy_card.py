@@ -6,6 +6,7 @@ import pytest
 from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.noise_checks import NoiseStatistics
 from epifalcon.attacks.audit.releases import AuditRow
+from epifalcon.privacy.accounting import epsilon_of, mu_for
 from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
 
 SPENT = {
@@ -121,7 +122,7 @@ def test_without_noise_no_epsilon_is_named(mode):
     assert "8" not in found.sentence().partition(".")[0]
 
 
-@pytest.mark.parametrize("mode", ["off", "local", "sums"])
+@pytest.mark.parametrize("mode", ["off", "local", "sums", "sealed"])
 def test_outputs_computed_from_exact_data_are_not_protected(mode):
     tables = card(mode=mode, unprotected=[]).tables()
     rows = next(one.rows for one in tables if one.caption == "Not protected")
@@ -187,3 +188,13 @@ def test_tables_of_channels_leave_nothing_out():
     assert list(dict(field.unprotected)) == ["places", "upload/0"]
     both = guarantee(relation="replace and zero-out", adversary="each-upload and sums")
     assert "only sums over people" in dict(both.epsilon_table().rows)["against"]
+
+
+def test_a_sealed_run_has_an_epsilon_for_each_trust():
+    """By plain arithmetic: two equal noises divide mu by the root of 2."""
+    epsilon = {"visit": 8.0, "day": 8.0, "person": 8.0}
+    rows = dict(card(mode="sealed", epsilon=epsilon).guarantee.epsilon_table().rows)
+    mu = mu_for(8.0, 1e-6) / math.sqrt(2)
+    assert rows["one person, one aggregator honest"] == "8"
+    assert rows["one person, both aggregators honest"] == f"{epsilon_of(mu, 1e-6):.3f}"
+    assert rows["one person, aggregators collude"] == "no guarantee"

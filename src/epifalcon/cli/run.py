@@ -52,7 +52,7 @@ def run(
     mode: Annotated[
         str | None,
         option(
-            "Privacy mode: off, paper (falcon), local or sums (falcon-field).",
+            "Privacy mode: off, paper (falcon), local, sums or sealed (falcon-field).",
             complete=completion.modes,
         ),
     ] = None,

@@ -118,6 +118,14 @@ def mu_for(epsilon: float, delta: float = DELTA) -> float:
     return _root(lambda mu: log_delta_of(epsilon, mu) - wanted, low, high)
 
 
+def both_honest_epsilon(epsilon: float, delta: float = DELTA) -> float:
+    """Return the epsilon of two honest aggregators, each of whose noise gives one.
+
+    Both add the whole noise for ``epsilon``, so the variance doubles.
+    """
+    return epsilon_of(mu_for(epsilon, delta) / math.sqrt(2), delta)
+
+
 def sigma_for(
     epsilon: float, delta: float = DELTA, sensitivity: float = 1.0, releases: int = 1
 ) -> float:

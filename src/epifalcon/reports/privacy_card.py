@@ -13,6 +13,7 @@ from typing import Any
 
 from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import AuditRow
+from epifalcon.privacy.accounting import both_honest_epsilon
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
 from epifalcon.reports.html_page import Page, Part, Section, Text
@@ -47,6 +48,14 @@ _LIMITS = {
     "floating point": "attacks on the last bits of the noise are not excluded",
 }
 """Limits of every guarantee."""
+_SEALED = {
+    "aggregators": "this run is a simulation: one process had all messages and added "
+    "the noise of both aggregators",
+    "norms": "messages are clipped by the sender and this is not proved: a malicious "
+    "sender can shift a sum",
+    "who took part": "is visible to the server and to both aggregators",
+}
+"""Limits of mode ``sealed``."""
 _FIXED_SEED = (
     "NOT PRIVATE: the noise comes from a fixed seed (--insecure-seed), and whoever "
     "knows the seed can remove it."
@@ -120,6 +129,8 @@ class Guarantee:
         notes |= _LIMITS
         if self.insecure_seed:
             notes["noise secret"] = _FIXED_SEED
+        if self.spent["mode"] == "sealed":
+            notes |= _SEALED
         return notes
 
     @property
@@ -170,6 +181,8 @@ class Guarantee:
         if self.other is not None:
             rows["a test: its result, or no test"] = formats.epsilon(self.other.test)
             rows["one person against another"] = formats.epsilon(self.other.replace)
+        if spent["mode"] == "sealed":
+            rows |= self._by_trust()
         rows |= {
             "delta": f"{spent['delta']:g}",
             "meaning for a person": odds_text(self.epsilon),
@@ -181,6 +194,16 @@ class Guarantee:
         if self.insecure_seed:
             caption = f"NOT PRIVATE. {caption}, had the noise been secret"
         return _two_columns(caption, "for", "value", rows)
+
+    def _by_trust(self) -> dict[str, str]:
+        """Return the epsilon of a person by which aggregators are honest."""
+        one, delta = self.epsilon, self.spent["delta"]
+        both = None if one is None else both_honest_epsilon(one, delta)
+        return {
+            "one person, one aggregator honest": formats.epsilon(one),
+            "one person, both aggregators honest": formats.epsilon(both),
+            "one person, aggregators collude": "no guarantee",
+        }
 
     def channel_rows(self) -> list[list[str]]:
         """Return each channel with its protection and epsilons, and the total."""

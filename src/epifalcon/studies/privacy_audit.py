@@ -195,7 +195,7 @@ def _audit_field(
     noise = RunSeeds(run.seed, run.secret).noise
     sent = RecordedRun.of(task, run.traces, run.known, run.seed, noise)
     # Sums contain no single person's message to attack; they are audited by canaries.
-    most = 0 if task.mode == "sums" else _FIELD_PEOPLE
+    most = 0 if task.sends_sums else _FIELD_PEOPLE
     drawn = draw_sample(run.traces.people, most, seed, "attacked people")
     people = drawn.astype(np.int32)
     attacks: list[Attack] = []

@@ -32,7 +32,7 @@ REGION = TransmissionSettings(from_sweep=2, choosing_sweeps=2)
 QUICK = FieldSettings(sweeps=3, folds=2, region=REGION)
 PLAIN = replace(QUICK, region=replace(QUICK.region, transmission="fixed"), folds=2)
 SUMS = FieldPrivacySettings(mode="sums", epsilon=20.0, sweeps=2)
-PRIVATE = {"sums": SUMS, "local": replace(SUMS, mode="local")}
+PRIVATE = {mode: replace(SUMS, mode=mode) for mode in ("sums", "sealed", "local")}
 
 
 def task_of(field=PLAIN, because="random", **privacy):

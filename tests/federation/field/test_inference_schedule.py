@@ -41,7 +41,7 @@ def test_any_split_into_sites_gives_the_same_risks(task):
         assert result.transmission_of_folds == found.transmission_of_folds
 
 
-@pytest.mark.parametrize("mode", ["off", "sums", "local"])
+@pytest.mark.parametrize("mode", ["off", "sums", "sealed", "local"])
 def test_one_site_is_the_method_in_one_process(mode):
     """The same settings and seed give the same risks."""
     privacy = {} if mode == "off" else {"privacy": PRIVATE[mode]}

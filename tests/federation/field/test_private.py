@@ -34,7 +34,7 @@ from tests.federation.field.field_sites import task_of
 from tests.methods.test_hbp import town_scene
 from tests.studies import town
 
-MODES = pytest.mark.parametrize("mode", ["sums", "local"])
+MODES = pytest.mark.parametrize("mode", ["sums", "sealed", "local"])
 CELLS = pytest.mark.parametrize("cells", ["slot", "day", "window"])
 UNITS = pytest.mark.parametrize("unit", ["visit", "day", "person"])
 SLOTS = town.traces().slots
@@ -123,9 +123,10 @@ def sent_by(traces, known, settings):
 
 @CELLS
 @UNITS
-def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
+@pytest.mark.parametrize("mode", ["sums", "sealed"])
+def test_nobody_moves_a_release_by_more_than_its_receipt_says(mode, cells, unit):
     """Person, days and visits against not observed, in L2, in units of the reach."""
-    settings = private_settings(cells=cells, unit=unit, sweeps=1)
+    settings = private_settings(mode=mode, cells=cells, unit=unit, sweeps=1)
     clock = town.traces().clock
     plan = FieldPlan(settings, clock)
     known = town.known()
@@ -197,15 +198,19 @@ def test_noise_has_the_scale_of_the_receipt(mode):
     clipping = presence_clipping(site.plan)._replace(reach=0.25)
     total = site._noised(sent, INFECTIOUS, 1, clipping)[:, 1:]
     (receipt,) = site.plan.exchange(1)
-    noises = senders[:, 1:] if mode == "local" else np.ones_like(total)
+    count = 2.0 if mode == "sealed" else 1.0
+    noises = senders[:, 1:] if mode == "local" else np.full_like(total, count)
     scale = receipt.sigma / receipt.clip * 0.25 * np.sqrt(noises)
     some = scale > 0
     apart = (total - 7.0)[some] / scale[some]
     # The last bits do not show what was sent.
     step = 2.0 ** (math.floor(math.log2(receipt.sigma * 0.25)) - 16)
+    if mode == "sealed":
+        step = site.plan.step
     np.testing.assert_array_equal(total, np.round(total / step) * step)
     tests = site._noised_tests(np.array([3.0, 1.0]))
-    step = 2.0 ** (math.floor(math.log2(site.plan.sigma(TESTS))) - 16)
+    if mode != "sealed":
+        step = 2.0 ** (math.floor(math.log2(site.plan.sigma(TESTS))) - 16)
     np.testing.assert_array_equal(tests, np.round(tests / step) * step)
     assert apart.mean() == pytest.approx(0, abs=4 / math.sqrt(apart.size))
     assert apart.std() == pytest.approx(1, abs=4 / math.sqrt(2 * apart.size))

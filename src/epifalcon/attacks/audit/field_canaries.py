@@ -200,7 +200,7 @@ class _AuditRun:
     def _scale(self, channel: str) -> Floats:
         """Return the noise scale of ``channel`` in each exchange, (exchanges,)."""
         if channel == TESTS:
-            return np.array([self.plan.sigma(TESTS)])
+            return np.array([self.plan.sigma(TESTS) * math.sqrt(self.plan.noises)])
         rounds = _rounds(channel, len(self.recorded.broadcasts))
         return np.array([self._scales[channel, number] for number in rounds])
 
@@ -254,7 +254,7 @@ class _AuditRun:
         lengths = np.linalg.norm(apart, axis=1).max(axis=1)
         allowed = [
             self._scales[channel, number]
-            / self.plan.sigma(channel, number)
+            / (self.plan.sigma(channel, number) * math.sqrt(self.plan.noises))
             * math.sqrt(self.plan.receipt(channel, number).terms.releases.person)
             for number in numbers
         ]

@@ -32,6 +32,8 @@ from epifalcon.privacy.events import (
 from epifalcon.privacy.ledger import Budget
 
 PRESENCE, TESTS, INFECTIOUS = "presence", "tests", "infectious"
+_STEP = 2.0**-24
+"""Fixed-point step of messages in mode ``sealed``, in units of a positive person."""
 _CLIP_OF_TESTS = math.sqrt(2)
 """Largest L2 norm of a person's 0/1 vector (tested, positive)."""
 
@@ -57,6 +59,16 @@ class FieldPlan:
             return Budget()
         limits: dict[str, Any] = {privacy.unit: privacy.epsilon}
         return Budget(**limits, delta=privacy.delta)
+
+    @property
+    def noises(self) -> int:
+        """Number of noise terms in a sum: each aggregator adds the whole noise."""
+        return 2 if self.settings.mode == "sealed" else 1
+
+    @property
+    def step(self) -> float:
+        """Fixed-point step of messages; 0 if they are not rounded."""
+        return _STEP if self.settings.mode == "sealed" else 0.0
 
     @property
     def places(self) -> int:
@@ -96,7 +108,7 @@ class FieldPlan:
 
     def opening(self) -> tuple[Release, ...]:
         """Return the receipts of releases before the first sweep."""
-        if self.settings.mode == "sums":
+        if self.settings.mode != "local":
             return self.receipt(PRESENCE, 0), self.receipt(TESTS, 0)
         whole = Releases(visit=1, day=1, person=1)
         places = UnprotectedRelease(
@@ -118,7 +130,7 @@ class FieldPlan:
     def _share(self, channel: str) -> float:
         """Return the fraction of mu^2 spent on one release of the channel."""
         privacy = self.settings
-        presence = privacy.presence_share if privacy.mode == "sums" else 0.0
+        presence = 0.0 if privacy.mode == "local" else privacy.presence_share
         known = {PRESENCE: presence, TESTS: privacy.tests_share}
         return known.get(channel, (1 - sum(known.values())) / privacy.sweeps)
 

@@ -13,7 +13,7 @@ from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import Unit
 
 METHOD = "falcon-field"
-FieldMode = Literal["off", "sums", "local"]
+FieldMode = Literal["off", "sums", "sealed", "local"]
 Cells = Literal["slot", "day", "window"]
 
 
@@ -21,7 +21,9 @@ Cells = Literal["slot", "day", "window"]
 class FieldPrivacySettings(Checked):
     """The privacy guarantee of a run.
 
-    ``off``: none. ``sums``: noise is added to each sum over people. ``local``: every
+    ``off``: none. ``sums``: a trusted party adds up all messages and adds noise.
+    ``sealed``: two aggregators add up secret shares of the messages; each adds the
+    whole noise, so the guarantee holds while one of them is honest. ``local``: every
     person adds noise to its own messages; the regions of a message are sent without
     protection.
     """
@@ -118,7 +120,7 @@ class FieldTask:
 
     @property
     def mode(self) -> FieldMode:
-        """The privacy mode: ``off``, ``sums`` or ``local``."""
+        """The privacy mode: ``off``, ``sums``, ``sealed`` or ``local``."""
         return self.settings.privacy.mode
 
     @property
@@ -130,6 +132,11 @@ class FieldTask:
     def is_local(self) -> bool:
         """Return True if every person adds its own noise."""
         return self.mode == "local"
+
+    @property
+    def sends_sums(self) -> bool:
+        """Return True if the server receives noised sums, and no person's message."""
+        return self.private and not self.is_local
 
     @property
     def tests_are_random(self) -> bool:

@@ -11,9 +11,12 @@ plan, so sites compute them themselves and no server can request more.
 Noise is drawn with the site's own secret. In mode ``local`` each person adds noise to
 each of its cells; their sum is drawn once per site. In mode ``sums`` the noise of each
 site's sum is large enough for the whole guarantee, since no trusted party adds the sums
-of sites.
+of sites. In mode ``sealed`` each contribution is rounded towards 0 to a multiple of a
+fixed-point step, so sums are exact and no rounding increases a sensitivity, and two
+noise terms stand for the two aggregators.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -21,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import compiled
+from epifalcon._numba import compiled, inner
 from epifalcon.belief_propagation.calibration import ModelLosses
 from epifalcon.belief_propagation.disease_rates import Disease
 from epifalcon.belief_propagation.inference import ChainCohort, CurrentRisk
@@ -157,6 +160,8 @@ class ClippingRule(NamedTuple):
     """Number of regions per cell in time, those with the most time spent; 0 for all."""
     reach: float
     """Sensitivity of the vector to the protected unit."""
+    step: float
+    """Fixed-point step of all contributions; 0 if they are not rounded."""
 
 
 class Sent(NamedTuple):
@@ -171,7 +176,8 @@ def presence_clipping(plan: FieldPlan) -> ClippingRule:
     """Return the clipping rule for presence, the number of people per place."""
     clock, slots = plan.clock, plan.clock.slots
     bound, reach, base = plan.settings.bound, plan.presence_reach, np.zeros(slots)
-    clipping = ClippingRule(base, 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
+    step = plan.step
+    clipping = ClippingRule(base, 0.0, 1 / slots, slots, 1.0, bound, 0, reach, step)
     if plan.settings.mode == "local":
         return clipping._replace(length=plan.length, places=plan.places)
     if plan.settings.unit != "person":
@@ -196,6 +202,7 @@ def excess_clipping(
         plan.settings.bound if whole else np.inf,
         plan.places,
         plan.reach(number, most),
+        plan.step,
     )
 
 
@@ -205,6 +212,14 @@ def send(cohort: ChainCohort, clipping: ClippingRule) -> Sent:
     sent = Sent(np.zeros(shape), np.zeros(shape))
     _add_messages(cohort.state.regions, cohort.state.infectious, clipping, sent)
     return sent
+
+
+@inner
+def _rounded(value: float, step: float) -> float:
+    """Round towards 0 to a multiple of ``step``; not if it is 0."""
+    if step == 0.0:
+        return value
+    return math.trunc(value / step) * step
 
 
 @compiled
@@ -230,8 +245,9 @@ def _add_messages(
                     count += 1
                     value[edge] = 0.0
                 excess = clipping.scale * (message[slot, person] - clipping.base[slot])
-                value[edge] += min(
-                    max(excess + clipping.present, -clipping.cap), clipping.cap
+                value[edge] += _rounded(
+                    min(max(excess + clipping.present, -clipping.cap), clipping.cap),
+                    clipping.step,
                 )
                 time[edge] += 1
             for _ in range(
@@ -253,7 +269,9 @@ def _add_messages(
         if squared > 0:
             scale = min(1.0, _BELOW_BOUND * clipping.bound / np.sqrt(squared))
         for entry in range(entries):
-            sent.total[row[entry], place[entry]] += scale * entry_value[entry]
+            sent.total[row[entry], place[entry]] += _rounded(
+                scale * entry_value[entry], clipping.step
+            )
             sent.senders[row[entry], place[entry]] += 1
 
 
@@ -350,7 +368,7 @@ class FieldSite:
         if self.task.is_local:
             return SiteCounts(np.zeros((0, 0)), tests, np.zeros(0), sent.senders)
         cells = self.data.traces.slots // self.plan.length
-        noises = np.ones((cells, sent.total.shape[1]))
+        noises = np.full((cells, sent.total.shape[1]), float(self.plan.noises))
         noises[:, 0] = 0
         crowd = self._noised(sent, PRESENCE, 0, clipping)
         return SiteCounts(crowd, tests, np.zeros(0), noises)
@@ -459,15 +477,16 @@ class FieldSite:
     ) -> Floats:
         """Return the sums with noise, (cells in time, 1 + regions); column 0 is 0."""
         receipt = self.plan.receipt(channel, number)
-        scale = self.scale[channel, number] = clipping.reach * receipt.sigma
+        scale = clipping.reach * receipt.sigma * math.sqrt(self.plan.noises)
+        self.scale[channel, number] = scale
         # NaN or infinity would remain visible after noise.
         total = np.nan_to_num(sent.total[:, 1:], posinf=0.0, neginf=0.0)
         place = np.arange(total.size, dtype=np.int64)
         rows = NoiseRows(np.full_like(place, self.data.first), place)
         noise = keyed_normals(NoiseKey(self._noise, receipt.terms), rows, 1)
-        noises = sent.senders[:, 1:] if self.task.is_local else np.ones_like(total)
+        noises = sent.senders[:, 1:] if self.task.is_local else 1.0
         added = scale * np.sqrt(noises) * noise.reshape(total.shape)
-        return np.pad(on_grid(total + added, scale), ((0, 0), (1, 0)))
+        return np.pad(self._on_grid(total + added, scale), ((0, 0), (1, 0)))
 
     def _noised_tests(self, tests: Floats) -> Floats:
         """Return the counts of tested and positive people with noise."""
@@ -475,4 +494,10 @@ class FieldSite:
         key = NoiseKey(self._noise, receipt.terms)
         people = self.data.people if self.task.is_local else self.data.people[:1]
         noise = keyed_normals(key, NoiseRows.of_people(people), 2)
-        return on_grid(tests + receipt.sigma * noise.sum(axis=0), receipt.sigma)
+        scale = receipt.sigma * math.sqrt(self.plan.noises)
+        return self._on_grid(tests + scale * noise.sum(axis=0), receipt.sigma)
+
+    def _on_grid(self, noised: Floats, sigma: float) -> Floats:
+        """Round noised values to the fixed-point step, or a grid relative to sigma."""
+        step = self.plan.step
+        return np.rint(noised / step) * step if step else on_grid(noised, sigma)

@@ -241,8 +241,8 @@ class FieldAnswers:
             _within("crowd", answer.crowd, (0, 0))
         else:
             self._require_cells("crowd", answer.crowd, PRESENCE, (1, edges))
-            if (answer.noises[:, 1:] != 1).any():
-                raise DataError("noises must be 1 for each sum of a site")
+            if (answer.noises[:, 1:] != plan.noises).any():
+                raise DataError(f"noises must be {plan.noises} for each sum of a site")
         self._noises = answer.noises
         return answer
 
@@ -290,7 +290,7 @@ class FieldAnswers:
         most = max(plan.settings.bound, float(plan.length), plan.clock.slots_per_day)
         number = 1 if channel == INFECTIOUS else 0
         sigma = max(plan.sigma(channel, one) for one in (number, number + 1))
-        noises = self.people if self._task.is_local else 1
+        noises = self.people if self._task.is_local else plan.noises
         room = most * (self.people + _ROOM * sigma * np.sqrt(noises))
         if (np.abs(_within(name, given, shape)) > room).any():
             raise DataError(f"{name} exceeds {room:.4g}, the range of the plan's noise")
