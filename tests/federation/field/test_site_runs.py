@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.errors import DataError, SettingsError, TooFewSitesError
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.field.site_runs import FIELD
 from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
@@ -408,3 +408,8 @@ def test_a_private_run_goes_on_with_the_sites_it_began_with_alone(tmp_path):
     sites.away = {"site-2": range(100)}
     with pytest.raises(DataError, match="started with site-2"):
         sites.run(run_request).run()
+
+
+def test_sealed_mode_is_refused_over_sites():
+    with pytest.raises(SettingsError, match="not possible over sites yet"):
+        request_of(task_of(privacy=PRIVATE["sealed"]))

@@ -34,7 +34,7 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.belief_propagation.settings import TransmissionModel
 from epifalcon.checks import present, shaped
 from epifalcon.epidemic.risk_table import Risks
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.checkpoints import ledger_of, record_once
 from epifalcon.federation.field.inference_schedule import (
     InferenceSchedule,
@@ -332,6 +332,13 @@ class FieldRunRequest(RunRequest):
 
     method = METHOD
     settings: FieldTask
+
+    def __post_init__(self) -> None:
+        if self.settings.mode == "sealed":
+            raise SettingsError(
+                "field_privacy.mode='sealed' is not possible over sites yet: choose "
+                "'sums' or 'local'"
+            )
 
     @property
     def requirements(self) -> RunRequirements:
