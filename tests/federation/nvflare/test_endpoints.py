@@ -174,7 +174,7 @@ class Failing(ServerEndpoint):
         raise self.error
 
 
-def test_a_site_holds_few_calls_at_the_same_time(in_context):
+def test_a_site_holds_few_calls_at_the_same_time():
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     def slow(call):
