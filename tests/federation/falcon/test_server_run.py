@@ -305,7 +305,7 @@ def test_a_site_refuses_what_it_does_not_allow(folder):
     run, transport = run_of(folder, run_request("off", uploads="rows", least_sites=3))
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
         run.run()
-    _, error = transport.running["school"].failed[0]
+    error = transport.running["school"].failed[0]
     assert isinstance(error, SettingsError)
     summary = json.loads((folder / "server" / "first" / SUMMARY).read_text())
     assert not summary["finished"]

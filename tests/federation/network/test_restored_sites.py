@@ -36,7 +36,7 @@ def failures(place, run):
         made.run()
     for site in transport.running.values():
         site.close()
-    return [str(error) for _, error in transport.running[SITE].failed]
+    return [str(error) for error in transport.running[SITE].failed]
 
 
 def restored(place, backup):

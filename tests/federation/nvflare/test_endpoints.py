@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -171,6 +172,25 @@ class Failing(ServerEndpoint):
 
     def coordinate(self, *_):
         raise self.error
+
+
+def test_a_site_holds_few_calls_at_the_same_time():
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(call):
+        begun.release()
+        assert go_on.wait(10.0)
+        return call
+
+    end = SiteEndpoint("falcon", "one")
+    end._answer = slow
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(end.answer, b"call") for _ in range(4)]
+        assert all(begun.acquire(timeout=10.0) for _ in calls)
+        assert {end.answer(b"call") for _ in range(3)} == {"TooManyCalls"}
+        go_on.set()
+        assert {one.result() for one in calls} == {b"call"}
+    assert end.answer(b"call") == b"call"
 
 
 def test_a_coordinators_error_fails_the_job_without_its_text(in_context, caplog):

@@ -15,7 +15,11 @@ from urllib.parse import urlsplit
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobReturnCode
+from nvflare.apis.shareable import Shareable
+from nvflare.collab.api.app import ClientApp
+from nvflare.collab.runtime.defs import SyncKey
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
@@ -26,6 +30,7 @@ from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from epifalcon.federation.nvflare import components
+from epifalcon.federation.nvflare.endpoints import SiteEndpoint
 from epifalcon.federation.nvflare.processes import _command, _environment
 from epifalcon.federation.nvflare.provisioning import Deployment, Kit
 from tests.federation.nvflare.live import LOOPBACK, leaks, until
@@ -296,3 +301,12 @@ def test_log_lines_that_reveal_people_are_found():
         "probability 0.8134 of person 3",
     ]
     assert leaks("\n".join([calm, *lines]), ["region-0012"]) == lines
+
+
+def test_no_site_writes_the_list_of_methods_that_all_sites_receive():
+    controller, known = components.Controller("server"), SiteEndpoint("falcon", "one")
+    reply = Shareable({SyncKey.COLLAB_INTERFACE: {"client": {"any": ["x"] * 1000}}})
+    task = SimpleNamespace(client=SimpleNamespace(name="clinic"), result=reply)
+    controller._process_sync_reply(task, FLContext())
+    found = controller.client_info["clinic"].publish_interface
+    assert found == ClientApp(known).get_collab_interface()

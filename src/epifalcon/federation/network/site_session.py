@@ -47,6 +47,7 @@ REQUESTS = "requests.jsonl"
 RISKS = "risks.csv"
 Handler = Callable[[Any, int], Record]
 """Function that takes a request and the round number and returns the answer."""
+_MOST_FAILURES = 8
 _log = logging.getLogger(__name__)
 _PUBLIC_TEXTS: dict[type[Exception], str] = {
     ReplayError: REPLAYED,
@@ -125,8 +126,8 @@ class CallHandler:
     ) -> None:
         self.run, self.site = run, site
         self.handlers = handlers or {}
-        self.failed: list[tuple[messages.MessageHeader, Exception]] = []
-        """Errors with the headers of their calls; never sent."""
+        self.failed: list[Exception] = []
+        """First errors, without the calls that caused them; never sent."""
         self.reports_seconds = True
         """If True, answers include the computing time, which depends on the data."""
         self._turn = threading.Lock()
@@ -175,7 +176,10 @@ class CallHandler:
     def _failure(
         self, header: messages.MessageHeader, error: Exception, words: str
     ) -> bytes:
-        self.failed.append((header, error))
+        if len(self.failed) < _MOST_FAILURES:
+            # The frames of a traceback hold the call, which may be large.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+            self.failed.append(error)
         _log.warning("%s: %s", header.phase[:40], type(error).__name__)
         return messages.pack(messages.Packet(header, {}, {messages.ERROR: words}))
 

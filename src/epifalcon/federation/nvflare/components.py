@@ -33,6 +33,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import psutil
+from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, ReservedTopic, ServerCommandNames
@@ -44,7 +45,9 @@ from nvflare.app_common.job_launcher.process_launcher import (
     ProcessJobLauncher,
 )
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
+from nvflare.collab.api.app import ClientApp
 from nvflare.collab.runtime.controller import CollabController
+from nvflare.collab.runtime.defs import SyncKey
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
 from nvflare.fuel.f3.cellnet.defs import (
     CellChannel,
@@ -71,6 +74,7 @@ from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
+from epifalcon.federation.nvflare.endpoints import SiteEndpoint
 from epifalcon.federation.nvflare.jobs import JOB, read_reason
 from epifalcon.federation.nvflare.messaging import restrict_messages
 from epifalcon.federation.nvflare.provisioning import HERE, STATE, open_kit
@@ -195,7 +199,15 @@ class SiteLauncher(_Launcher):
 
 
 class Controller(CollabController):
-    """Collab controller that stops without waiting for calls to lost sites."""
+    """Collab controller that stops without waiting for calls to lost sites.
+
+    All sites receive the list of each site's methods, so no site writes its own.
+    """
+
+    def _process_sync_reply(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        methods = ClientApp(SiteEndpoint("", "")).get_collab_interface()
+        client_task.result[SyncKey.COLLAB_INTERFACE] = methods
+        super()._process_sync_reply(client_task, fl_ctx)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:  # noqa: ARG002
         for threads in (self.inbound_executor, self.outbound_executor):

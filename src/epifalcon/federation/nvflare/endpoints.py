@@ -6,6 +6,7 @@ where they occur: NVFlare and the other side receive only the type of an error.
 """
 
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 GONE = "the site's process has ended"
 _POLL_SECONDS = 0.1
+_MOST_CALLS = 4
+"""Calls that a site holds: one in work, and of three missed rounds one each."""
 _REASONS = {
     "timeout": "no answer within {limit:g} s",
     "target_unreachable": GONE,
@@ -117,6 +120,7 @@ class SiteEndpoint:
         self._method, self._run = method, run
         self._unready = ""
         self._answer: Callable[[bytes], bytes] | None = None
+        self._places = threading.Semaphore(_MOST_CALLS)
 
     @collab.init
     def open(self) -> None:
@@ -137,11 +141,15 @@ class SiteEndpoint:
         """Return the answer to a call, or the type of an error."""
         if self._unready:
             return self._unready
+        if not self._places.acquire(blocking=False):
+            return "TooManyCalls"
         try:
             return present(self._answer, "the site endpoint is not open")(call)
         except Exception as error:
             _log.error("a call failed: %s", place_of(error))
             return type(error).__name__
+        finally:
+            self._places.release()
 
     def prepare(self, name: str, folder: Path) -> Callable[[bytes], bytes]:
         """Return what answers verified calls; data are loaded at ``hello``."""

@@ -11,13 +11,14 @@ none of this. And NVFlare limits the size of a message, but neither the number o
 unfinished messages, nor what arrives before their first part, nor connections, nor
 finished messages that await repeated parts, nor frames: it reads more while the process
 that they are for is slow or stopped, and stores answers for a sender that reads none
-or confirms none.
+or confirms none, and finished messages as long as their parts may be repeated.
 Nor does it limit what a message is decoded to: an empty list is one byte in a message
 and 70 bytes in memory.
 """
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,8 +65,9 @@ _MOST_SENDERS = 100
 _MOST_UNREAD = 2000
 """Frames that wait until a receiver reads them: many more than for large messages."""
 _MOST_NAME_CHARACTERS = 200
-_MOST_VALUES = 50_000
-"""Values that a message is decoded to; those of epifalcon are few, and large bytes."""
+_MOST_VALUES = 200_000
+"""Values that a message is decoded to: the first of a run has 13 for each site."""
+_MOST_HEADER_VALUES = 50_000
 _MOST_DATUMS = 100
 """Parts of a message that NVFlare encodes one by one, as it does large bytes."""
 _frames: dict[str, threading.BoundedSemaphore] = {}
@@ -74,6 +76,7 @@ _initialize = ConfigService.initialize
 _handle_ack = TxTask.handle_ack
 _start_task = TxTask.start_task_thread
 _find_task = RxTask.find_or_create_task
+_start_stream = RxTask._handle_new_stream
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
 _send_frame = StreamConnection.send_frame
@@ -85,12 +88,14 @@ def restrict_messages() -> None:
     """Remove what epifalcon does not need, and limit unfinished messages."""
     CoreCell._add_adhoc_connector = _refuse
     lobs.get_datum_dir = lobs.get_dot_handler = _refuse
-    limited = SimpleNamespace(packb=_msgpack.packb, unpackb=_decode)
-    fobs.msgpack = conn_manager.msgpack = limited
+    fobs.msgpack = SimpleNamespace(packb=_msgpack.packb, unpackb=_decode)
+    head = partial(_decode, most=_MOST_HEADER_VALUES)
+    conn_manager.msgpack = SimpleNamespace(packb=_msgpack.packb, unpackb=head)
     DatumManager.add_datum = _limited_datum
     # Cells of the server's jobs end their process after some errors of a site.
     nvflare_cell._is_server_job_cell = lambda _: False
     RxTask.find_or_create_task = _limited_task
+    RxTask._handle_new_stream = _start_and_release
     TxTask.handle_ack = _handle_own_ack
     TxTask.start_task_thread = _limited_start
     HistPool.record_value = CounterPool.increment = lambda *_, **__: None
@@ -110,24 +115,27 @@ def _refuse(*_: object) -> None:
 
 
 def _decode(
-    data: bytes, object_hook: Callable[[Any], Any] = lambda one: one, **more: object
+    data: bytes,
+    object_hook: Callable[[Any], Any] = lambda one: one,
+    most: int = _MOST_VALUES,
+    **more: object,
 ) -> object:
-    """Decode a message; raise ``ValueError`` if it holds many values."""
-    left = _MOST_VALUES
+    """Decode a message; raise ``ValueError`` if it holds more than ``most`` values."""
+    left = most
 
     def counted(values: Any) -> Any:  # noqa: ANN401
         nonlocal left
         left -= len(values) + 1
         if left < 0:
-            raise ValueError(f"a message holds more than {_MOST_VALUES:,} values")
+            raise ValueError(f"a message holds more than {most:,} values")
         return values
 
     return _msgpack.unpackb(
         data,
         object_hook=lambda values: object_hook(counted(values)),
         list_hook=counted,
-        max_array_len=_MOST_VALUES,
-        max_map_len=_MOST_VALUES,
+        max_array_len=most,
+        max_map_len=most,
         **more,
     )
 
@@ -194,6 +202,18 @@ def _limited_task(message: Message, cell: Any) -> RxTask | None:  # noqa: ANN401
     for task in unfinished:
         task.stop(StreamError(f"too many unfinished messages of {sender}"))
     return None
+
+
+def _start_and_release(task: RxTask, message: Message) -> None:
+    """Start to receive a message; release it once its receiver has it."""
+    _start_stream(task, message)
+    received = task.stream_future
+
+    def release() -> None:
+        if received.error is None:
+            task.stream_future = None
+
+    received.add_done_callback(release)
 
 
 def _held_bytes(task: RxTask) -> int:
