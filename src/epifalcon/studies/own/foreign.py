@@ -26,9 +26,9 @@ def _cells(scale: Scale) -> list[Cell]:
         cells = [_cell(*one, 1000, _UNTRAINED) for one in kinds]
         return [*cells[:-1], _cell("towns", "mixed", 1000, _ALL)]
     cells = [_cell(kind, one, 5000) for kind in _TUNED for one in REGIMES]
-    cells += [_cell("hybrid", one, 1000, most_seeds=3) for one in REGIMES]
+    cells += [_cell("hybrid", one, 1000, most_seeds=2) for one in REGIMES]
     both = ("random", "mixed")
-    cells += [_cell("hybrid", one, 5000, _UNTRAINED, 2) for one in both]
+    cells += [_cell("hybrid", one, 5000, _UNTRAINED, 1) for one in both]
     cells += [_cell("towns", one, 20_000, _LARGE, 2) for one in both]
     return [*cells, _cell("towns", "mixed", 2000, _ALL)]
 
@@ -106,7 +106,7 @@ STUDY = Study(
         "full": (
             (
                 "For lack of time, hybrid with its 1,920 slots has 1,000 people and "
-                "at most three seeds, or 5,000 people, two regimes and two seeds; "
+                "at most two seeds, or 5,000 people, two regimes and one seed; "
                 "20,000 people have two regimes, four methods and two seeds, and DCRNN "
                 "has one regime of towns with 2,000 people"
             ),
