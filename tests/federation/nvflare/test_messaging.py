@@ -20,9 +20,14 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 from nvflare.fuel.f3.stats_pool import CounterPool, HistPool
 from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler, BlobStream
-from nvflare.fuel.f3.streaming.byte_receiver import RxStream, RxTask
+from nvflare.fuel.f3.streaming.byte_receiver import ByteReceiver, RxStream, RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.fuel.f3.streaming.stream_utils import (
+    callback_thread_pool,
+    stream_thread_pool,
+)
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import fobs, lobs
@@ -70,6 +75,8 @@ def restricted(monkeypatch):
         (ConnManager, "update_endpoint"),
         (ConnManager, "process_frame"),
         (StreamConnection, "send_frame"),
+        (stream_thread_pool, "_max_workers"),
+        (callback_thread_pool, "_max_workers"),
     ):
         # The base class has some of them.
         monkeypatch.setattr(owner, name, vars(owner).get(name, getattr(owner, name)))
@@ -148,6 +155,34 @@ def test_answers_that_their_receiver_does_not_confirm_are_few():
     assert not any(map(any, ended.values()))
     for task in waiting:
         task.cancel()
+
+
+def test_unfinished_messages_of_several_senders_hold_up_no_other():
+    class Receiver(Cell):
+        my_info = SimpleNamespace(fqcn="server.job")
+        register_request_cb = Cell.fire_and_forget
+
+    def received(future):
+        future.result()
+        done.set()
+
+    done, receiver = threading.Event(), ByteReceiver(Receiver())
+    receiver.register_callback("", "", BlobHandler(received).handle_blob_cb)
+    kinds = [(f"site-{n}", StreamDataType.CHUNK) for n in range(10) for _ in range(16)]
+    for number, (origin, kind) in enumerate([*kinds, ("clinic", StreamDataType.FINAL)]):
+        headers = {
+            MessageHeaderKey.ORIGIN: origin,
+            StreamHeaderKey.STREAM_ID: number,
+            StreamHeaderKey.CHANNEL: "",
+            StreamHeaderKey.TOPIC: "",
+            StreamHeaderKey.SEQUENCE: 0,
+            StreamHeaderKey.DATA_TYPE: kind,
+        }
+        receiver._data_handler(Message(headers, b"1"))
+    arrived = done.wait(10)
+    for task in [*RxTask.rx_task_map.values()]:
+        task.stop(StreamError("the end"), notify=False)
+    assert arrived
 
 
 def test_finished_messages_do_not_count():

@@ -42,6 +42,10 @@ from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.fuel.f3.streaming.stream_utils import (
+    callback_thread_pool,
+    stream_thread_pool,
+)
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
@@ -49,7 +53,7 @@ from nvflare.fuel.utils.fobs import fobs, lobs
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
 _MOST_UNFINISHED = 16
-"""Unfinished messages of one sender; each occupies two of at least 64 threads."""
+"""Unfinished messages of one sender; each occupies two threads."""
 _MOST_UNCONFIRMED = 64
 """Messages to one receiver that it has not confirmed; each occupies at least 1 MB."""
 _MOST_FINISHED = 64
@@ -61,7 +65,10 @@ _MOST_CONNECTIONS = 16
 _MOST_FRAMES = 64
 """Frames of one sender that are processed at the same time; more are not read."""
 _MOST_SENDERS = 100
-"""Senders whose frames all have a thread, should those of each wait for a slow job."""
+"""Senders whose frames all have a thread, should those of each wait for a slow job.
+
+The same number of threads serves unfinished messages, of which NVFlare serves 64.
+"""
 _MOST_UNREAD = 2000
 """Frames that wait until a receiver reads them: many more than for large messages."""
 _MOST_NAME_CHARACTERS = 200
@@ -106,7 +113,9 @@ def restrict_messages() -> None:
     GrpcDriver.add_connection = _limited_connection
     ConnManager.update_endpoint = _update_name
     ConnManager.process_frame = _process_frame
-    conn_manager.FRAME_THREAD_POOL_SIZE = _MOST_SENDERS * _MOST_FRAMES
+    threads = conn_manager.FRAME_THREAD_POOL_SIZE = _MOST_SENDERS * _MOST_FRAMES
+    # Made on demand.
+    stream_thread_pool._max_workers = callback_thread_pool._max_workers = threads
     StreamConnection.send_frame = _send_or_close
 
 
