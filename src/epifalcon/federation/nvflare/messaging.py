@@ -43,6 +43,7 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer, TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 from nvflare.fuel.f3.streaming.stream_utils import (
+    CheckedExecutor,
     callback_thread_pool,
     stream_thread_pool,
 )
@@ -87,6 +88,7 @@ _start_stream = RxTask._handle_new_stream
 _add_connection = GrpcDriver.add_connection
 _update_endpoint = ConnManager.update_endpoint
 _send_frame = StreamConnection.send_frame
+_shutdown = CheckedExecutor.shutdown
 _add_datum = DatumManager.add_datum
 _msgpack = fobs.msgpack
 
@@ -117,6 +119,7 @@ def restrict_messages() -> None:
     # Made on demand.
     stream_thread_pool._max_workers = callback_thread_pool._max_workers = threads
     StreamConnection.send_frame = _send_or_close
+    CheckedExecutor.shutdown = _end_and_shutdown
 
 
 def _refuse(*_: object) -> None:
@@ -223,6 +226,19 @@ def _start_and_release(task: RxTask, message: Message) -> None:
             task.stream_future = None
 
     received.add_done_callback(release)
+
+
+def _end_and_shutdown(
+    pool: CheckedExecutor, wait: bool = True, *, cancel_futures: bool = False
+) -> None:
+    """Shut down threads without waiting for the rest of unfinished messages."""
+    _shutdown(pool, wait=False, cancel_futures=cancel_futures)
+    with RxTask.map_lock:
+        known = list(RxTask.rx_task_map.values())
+    for task in known:
+        if not task.completed:
+            task.stop(StreamError("this process ends"), notify=False)
+    _shutdown(pool, wait=wait)
 
 
 def _held_bytes(task: RxTask) -> int:
