@@ -29,6 +29,7 @@ from nvflare.fuel.f3.streaming.stream_utils import (
     callback_thread_pool,
     stream_thread_pool,
 )
+from nvflare.fuel.sec.audit import Auditor
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import fobs, lobs
@@ -77,6 +78,8 @@ def restricted(monkeypatch):
         (ConnManager, "process_frame"),
         (StreamConnection, "send_frame"),
         (CheckedExecutor, "shutdown"),
+        (Auditor, "add_event"),
+        (Auditor, "add_job_event"),
         (stream_thread_pool, "_max_workers"),
         (callback_thread_pool, "_max_workers"),
     ):
@@ -277,6 +280,16 @@ def test_a_job_replaces_no_settings_of_the_kit(tmp_path):
     ConfigService.initialize(section_files={}, config_path=[str(tmp_path)])
     path = ConfigService._config_path
     assert ConfigService.load_config_dict("comm_config.json", path) == {"n": 0}
+
+
+def test_commands_of_others_are_logged_and_fill_no_other_file(tmp_path, caplog):
+    auditor = Auditor(str(tmp_path / "audit.log"))
+    with caplog.at_level("INFO"):
+        auditor.add_event(user="a", action="x\n" * 9999, ref="")
+    auditor.add_job_event(job_id="b", task_name="x" * 9999)
+    auditor.close()
+    assert "command of a: x" in caplog.text
+    assert (tmp_path / "audit.log").stat().st_size == 0
 
 
 def test_topics_of_others_are_not_stored():

