@@ -1,6 +1,8 @@
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numba
 import pytest
@@ -112,6 +114,23 @@ def test_a_file_in_the_working_directory_does_not_choose_the_cache(
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.stdout.split() == ["['']", "['']"], ran.stderr
+
+
+@pytest.mark.parametrize("name", ["HOME", "XDG_CACHE_HOME"])
+def test_no_cache_is_in_a_working_directory_of_others(tmp_path, name):
+    # As without HOME and without an entry of the user, where "~" stays as it is.
+    caches = "NUMBA_CACHE_DIR", "POLARS_OOC_SPILL_DIR"
+    env = {key: text for key, text in os.environ.items() if key not in caches}
+    program = f"import epifalcon, os; [print(os.environ[name]) for name in {caches}]"
+    command = [sys.executable, "-c", program]
+    (tmp_path / "~").mkdir()
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=env | {name: "~"}, capture_output=True, text=True
+    )
+    paths = [Path(line) for line in ran.stdout.split()]
+    assert len(paths) == 2, ran.stderr
+    assert all(path.is_absolute() for path in paths)
+    assert not any(tmp_path in path.parents for path in paths)
 
 
 def test_a_part_may_share_out_work_itself():

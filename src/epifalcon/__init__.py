@@ -111,25 +111,30 @@ __all__ = ["HBP", "HGNN"]
 __all__ += sorted({*_PLACES, "methods"} - _UNLISTED - {*__all__})
 
 
-def _find_room_for_compiled_code() -> None:
-    """Give numba a temporary cache folder where it may write nowhere else."""
-    usual = _os.path.dirname(__file__), _os.path.expanduser("~")
-    if "NUMBA_CACHE_DIR" in _os.environ or any(
-        _os.access(at, _os.W_OK) for at in usual
-    ):
-        return
-    folder = _tempfile.mkdtemp(prefix="epifalcon-")
-    _os.environ["NUMBA_CACHE_DIR"] = folder
-    _atexit.register(_shutil.rmtree, folder, ignore_errors=True)
+def _place_caches() -> None:
+    """Choose folders of caches that other users cannot create first.
+
+    Numba gets a temporary one where it may write nowhere else. It would also read code
+    from the working directory if the path of the home or of XDG_CACHE_HOME is relative:
+    ``~`` stays as it is without HOME and without an entry of the user.
+
+    Polars removes old data from, and under memory pressure writes tables to, a folder
+    in /var/tmp with a name that others can predict.
+    """
+    home = _os.path.expanduser("~")
+    usual = _os.path.dirname(__file__), home
+    roomy = any(_os.access(at, _os.W_OK) for at in usual)
+    absolute = all(map(_os.path.isabs, (home, _os.getenv("XDG_CACHE_HOME", home))))
+    missing = {"NUMBA_CACHE_DIR", "POLARS_OOC_SPILL_DIR"} - _os.environ.keys()
+    if missing and not (roomy and absolute):
+        home = _tempfile.mkdtemp(prefix="epifalcon-")
+        _atexit.register(_shutil.rmtree, home, ignore_errors=True)
+        _os.environ.setdefault("NUMBA_CACHE_DIR", home)
+    spill = _os.path.join(home, ".cache", "epifalcon", "polars")
+    _os.environ.setdefault("POLARS_OOC_SPILL_DIR", spill)
 
 
-_find_room_for_compiled_code()
-# Polars removes old data from, and under memory pressure writes tables to, a folder in
-# /var/tmp with a name that others can predict and create first.
-_os.environ.setdefault(
-    "POLARS_OOC_SPILL_DIR",
-    _os.path.join(_os.path.expanduser("~"), ".cache", "epifalcon", "polars"),
-)
+_place_caches()
 # Read when torch is imported. Its idle threads would otherwise spin for milliseconds on
 # the cores that compiled code needs: a training round takes half of the time without.
 # Those of GNU's OpenMP spin for some microseconds, which spares them going to sleep.

@@ -143,3 +143,11 @@ def test_nothing_is_read_or_removed_in_a_folder_that_others_can_create(tmp_path)
     finally:
         shutil.rmtree(planted)
     assert precious.exists()
+
+
+def test_a_small_parquet_file_of_equal_rows_fills_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_PLAUSIBLE_ROWS", 1000)
+    path = tmp_path / "equal.parquet"
+    pl.select(person=pl.repeat("p", 50_000)).write_parquet(path)
+    with pytest.raises(DataError, match="50000 rows, more than its size"):
+        tables.count_rows(path)
