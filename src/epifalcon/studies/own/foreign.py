@@ -68,7 +68,7 @@ def _draw(result: Plain) -> dict[str, StudyPlot]:
 
 STUDY = Study(
     name="foreign",
-    cpu_hours={"hamlet": 0.12, "full": 2.6},
+    cpu_hours={"hamlet": 0.12, "full": 1.8},
     title="Worlds of other simulators",
     what="Methods in outbreaks that Covasim simulates, with tests for several reasons.",
     shows="nothing, the study is ours",
